@@ -1,0 +1,50 @@
+# Everything a person needs: `make demo` and `make test`. Each target makes and reuses .venv by itself.
+# PYTHON picks the interpreter (3.11 or newer).
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check unit e2e bench lock clean
+
+help: ## This list
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+$(READY): requirements-dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "versionedconfig needs Python 3.11 or newer; name one with: make PYTHON=python3.12 …" >&2; exit 2; }
+	@rm -f $(READY)
+	@$(PYTHON) -m venv $(VENV) \
+	  || { echo "python -m venv failed; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 2; }
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $(READY)
+
+demo: $(READY) ## The fault, the protection and a VersionedConfig on a real cluster (KEEP=1 leaves it up)
+	@$(BIN)/python -m e2e.demo $(if $(KEEP),--keep)
+
+test: check e2e ## All that must hold: check, then the end-to-end scenarios
+
+check: $(READY) ## Lint, types, import directions and the fast tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/pytest tests --cov --cov-report=term
+
+e2e: $(READY) ## The scenarios on the local cluster (or on KUBECONFIG)
+	$(BIN)/pytest e2e
+
+bench: $(READY) ## Speed and memory, each as a ratio to a floor measured in the same run
+	$(BIN)/python -m e2e.bench
+
+lock: $(READY) ## Write the lock files anew from pyproject.toml
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header \
+	  --no-emit-index-url --group pyproject.toml:dev pyproject.toml -o requirements-dev.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+	  --no-emit-index-url -c requirements-dev.lock pyproject.toml -o requirements.lock
+
+clean: ## Stop the local cluster and remove the virtual environment
+	-@$(BIN)/python -m e2e.cluster down --all
+	rm -rf $(VENV)

@@ -1,0 +1,1 @@
+"""Protects, versions and reveals immutable ConfigMaps and Secrets."""
