@@ -21,6 +21,9 @@ NAME_LABEL: Final = f"{GROUP}/name"
 DIGEST_ANNOTATION: Final = f"{GROUP}/sha256"
 """On a version: the whole SHA-256 of the content, in hex; its name carries 40 bits of it only."""
 
+PROPAGATED_ANNOTATION: Final = f"{GROUP}/propagated"
+"""On a version: which of its labels and annotations came from spec.metadata (their keys, JSON)."""
+
 IGNORE_ANNOTATION: Final = f"{GROUP}/ignore"
 """`"true"` on a config object: the operator never writes to it."""
 
@@ -68,6 +71,16 @@ class Incarnation:
     """The version's SHA-256 as its annotation says, or empty."""
     created: str = ""
     """creationTimestamp as the API server writes it: RFC 3339, sortable as text."""
+
+    @property
+    def namespace(self) -> str:
+        """The key's namespace."""
+        return self.key.namespace
+
+    @property
+    def name(self) -> str:
+        """The key's name."""
+        return self.key.name
 
 
 class Reference(NamedTuple):

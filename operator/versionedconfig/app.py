@@ -1,0 +1,160 @@
+"""The wiring, on one screen: kopf runs the process and tells of VersionedConfigs; the mirrors tell of the rest.
+
+The only file that knows kopf.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+import kopf
+
+from versionedconfig.kube.api import Api
+from versionedconfig.kube.mirror import tune_gc
+from versionedconfig.model import API_VERSION, GROUP, ConfigKey, ObjectKey
+from versionedconfig.observability.metrics import Metrics
+from versionedconfig.protection.controller import ProtectionController
+from versionedconfig.rollout.controller import RolloutController
+from versionedconfig.settings import Settings
+from versionedconfig.versions.controller import VersionsController
+from versionedconfig.versions.spec import PLURAL
+from versionedconfig.view import View
+
+logger = logging.getLogger(__name__)
+
+
+class Operator:
+    """Everything that runs, and the tasks it runs in. Ends the process when one of them ends."""
+
+    def __init__(self, api: Api, settings: Settings, metrics: Metrics, stop: asyncio.Event) -> None:
+        self.view = View(api)
+        self.protection = ProtectionController(api, self.view, settings, metrics)
+        self.rollouts = RolloutController(api, self.view, metrics)
+        self.versions = VersionsController(api, self.view, self.rollouts, settings, metrics)
+        self.failed: BaseException | None = None
+        self._api = api
+        self._stop = stop
+        self._tasks: list[asyncio.Task[None]] = []
+
+        self.view.config_changed = self.protection.enqueue
+        self.view.usage_changed = self.versions.touched_by
+        self.view.version_changed = self.versions.touched
+        self.view.workload_changed = self._on_workload
+        self.view.namespace_changed = self._on_namespace
+
+    async def start(self) -> None:
+        """Start the mirrors; the controllers follow when all of them are synced."""
+        for mirror in self.view.mirrors:
+            self._spawn(mirror.run())
+        self._spawn(self._work())
+
+    async def stop(self) -> None:
+        """End every task."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._api.close()
+
+    async def _work(self) -> None:
+        for mirror in self.view.mirrors:
+            await mirror.wait_synced()
+        logger.info("synced", extra={"pods": len(self.view.pods.objects)})
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.protection.run())
+            group.create_task(self.versions.run())
+            group.create_task(self.rollouts.run())
+
+    def _on_workload(self, key: ObjectKey, refers_to: frozenset[ConfigKey]) -> None:
+        self.rollouts.queue.add(key)
+        for config in refers_to:
+            self.versions.touched_by(config)
+
+    def _on_namespace(self, namespace: str) -> None:
+        for incarnation in self.view.incarnations():
+            if incarnation.namespace == namespace and incarnation.in_use:
+                self.protection.enqueue(incarnation.key)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(coroutine)
+        task.add_done_callback(self._ended)
+        self._tasks.append(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        # kopf does not notice when a task that is not its own dies: a deaf operator must end and be restarted.
+        if not task.cancelled():
+            self.failed = task.exception() or RuntimeError("a task ended that never should")
+            self._stop.set()
+
+
+def run(settings: Settings) -> None:
+    """Run until a signal comes or something breaks for good.
+
+    Raises:
+        BaseException: what broke.
+    """
+    registry = kopf.OperatorRegistry()
+    stop = asyncio.Event()
+    metrics = Metrics()
+    running: list[Operator] = []
+
+    @kopf.on.login(registry=registry)
+    def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
+        return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+
+    @kopf.on.startup(registry=registry)
+    async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
+        configure(settings)
+        api = await Api.connect(options.kubeconfig)
+        api.on_request = metrics.request
+        operator = Operator(api, options, metrics, stop)
+        running.append(operator)
+        await operator.start()
+
+    @kopf.on.cleanup(registry=registry)
+    async def end(**_: Any) -> None:
+        for operator in running:
+            await operator.stop()
+
+    # on.event alone: change-detecting handlers write the spec into an annotation, and the spec holds content.
+    @kopf.on.event(GROUP, API_VERSION, PLURAL, registry=registry)
+    async def versioned_config(
+        namespace: str | None, name: str | None, uid: str | None, meta: kopf.Meta, **_: Any
+    ) -> None:
+        owner = ObjectKey(namespace or "", name or "")
+        for operator in running:
+            operator.versions.changed(owner, uid=uid or "", generation=meta.get("generation", 0))
+
+    @kopf.on.probe(registry=registry)
+    async def synced(**_: Any) -> bool:
+        return all(operator.view.synced for operator in running)
+
+    options = settings
+    tune_gc()
+    if settings.metrics_port:
+        metrics.serve(settings.metrics_port)
+    kopf.run(
+        registry=registry,
+        clusterwide=True,
+        standalone=True,
+        stop_flag=stop,
+        liveness_endpoint=f"http://0.0.0.0:{settings.health_port}/healthz" if settings.health_port else None,
+    )
+    for operator in running:
+        if operator.failed is not None:
+            raise operator.failed
+
+
+def configure(settings: kopf.OperatorSettings) -> None:
+    """kopf's settings, each with its reason."""
+    settings.peering.standalone = True  # any ClusterKopfPeering of another team could pause us
+    settings.scanning.disabled = True  # one group, one version: no need to watch for new kinds
+    settings.posting.enabled = False  # Events are written by the controllers, never from log lines
+    settings.watching.server_timeout = 300  # end streams regularly: some proxies go silent instead
+    settings.watching.client_timeout = 310
+    settings.watching.connect_timeout = 10
+    settings.watching.inactivity_timeout = 75  # bookmarks come about once a minute
+    settings.networking.request_timeout = 30
+    settings.queueing.idle_timeout = 0.5  # idle workers keep the whole object, and with it its content
+    settings.persistence.finalizer = f"{GROUP}/kopf"  # never used; must not be ours by mistake
+    logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # one line per event otherwise

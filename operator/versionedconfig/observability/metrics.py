@@ -1,0 +1,71 @@
+"""The operator's own Prometheus metrics. The only file that knows prometheus_client.
+
+Names of objects stand only on series that exist while something is wrong.
+"""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+
+from versionedconfig.model import ConfigKey
+
+
+class Metrics:
+    """One for the process; a registry of its own, so that two in one process (tests) do not meet."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._finalizer = Counter(
+            "versionedconfig_finalizer_writes_total",
+            "Finalizer patches by what they did and how they ended.",
+            ["action", "outcome"],
+            registry=self.registry,
+        )
+        self.usage_check_errors = Counter(
+            "versionedconfig_usage_check_errors_total",
+            "Live lists before a release that failed; the finalizer stayed.",
+            registry=self.registry,
+        )
+        self._blocked = Gauge(
+            "versionedconfig_blocked_deletions",
+            "Deleted objects that stay because something still uses them.",
+            ["kind"],
+            registry=self.registry,
+        )
+        self._blocked_uids: dict[ConfigKey, str] = {}
+        self.requests = Counter(
+            "versionedconfig_api_requests_total",
+            "Requests to the API server.",
+            ["verb", "resource", "code"],
+            registry=self.registry,
+        )
+        self.templates_rewritten = Counter(
+            "versionedconfig_template_patches_total",
+            "Workload templates moved to another version.",
+            registry=self.registry,
+        )
+        self.versions_collected = Counter(
+            "versionedconfig_versions_collected_total",
+            "Unused versions deleted.",
+            registry=self.registry,
+        )
+        for kind in ("ConfigMap", "Secret"):
+            self._blocked.labels(kind)
+
+    def serve(self, port: int) -> None:
+        """Serve them on all addresses, from a thread of the library's own."""
+        start_http_server(port, registry=self.registry)
+
+    def finalizer(self, action: str, outcome: str) -> None:
+        """Count one finalizer patch."""
+        self._finalizer.labels(action, outcome).inc()
+
+    def request(self, verb: str, resource: str, status: int) -> None:
+        """Count one API request."""
+        self.requests.labels(verb, resource, str(status)).inc()
+
+    def blocked(self, key: ConfigKey, uid: str | None) -> None:
+        """Say that the key's deletion waits, or (None) does not."""
+        if uid is not None:
+            self._blocked_uids[key] = uid
+        elif self._blocked_uids.pop(key, None) is None:
+            return
+        self._blocked.labels(key.kind).set(sum(known.kind == key.kind for known in self._blocked_uids))

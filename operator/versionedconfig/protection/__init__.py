@@ -1,0 +1,1 @@
+"""The finalizer on immutable config objects that something refers to."""

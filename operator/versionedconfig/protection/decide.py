@@ -1,0 +1,68 @@
+"""What to do about one incarnation's protection. Pure: state in, one decision out; the controller carries it out."""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from versionedconfig.model import Incarnation
+
+
+class Do(Enum):
+    """The controller's next step for one ConfigKey."""
+
+    NOTHING = auto()
+    ADD = auto()
+    """Put the finalizer on."""
+    LINGER = auto()
+    """Unused: look again when the lingering time has passed."""
+    VERIFY = auto()
+    """Unused for long enough: ask a live list, then release."""
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What the mirror knows about one incarnation at one moment."""
+
+    incarnation: Incarnation
+    held: bool
+    """A holder refers to the key."""
+    namespace_excluded: bool = False
+    """A system namespace or the operator's own: never written to."""
+    namespace_terminating: bool = False
+    unused_seconds: float = 0.0
+    """Since when, in seconds, no holder is known; counts from the start where a start found none."""
+
+
+def decide(situation: Situation, linger_seconds: float) -> Do:
+    """The next step. Releasing is never decided here: VERIFY leaves that to a live list (KEP-2639 and the in-tree
+    pvc-protection controller do the same, since an index may lag behind the API server)."""
+    incarnation = situation.incarnation
+    if situation.namespace_excluded or incarnation.ignored:
+        return Do.NOTHING
+    if not incarnation.in_use:
+        # The API server refuses new finalizers on a terminating object
+        # (apimachinery validation/objectmeta.go, ValidateObjectMetaAccessorUpdate), and a terminating namespace
+        # must be able to end.
+        protect = (
+            situation.held
+            and incarnation.immutable
+            and not incarnation.deleting
+            and not situation.namespace_terminating
+        )
+        return Do.ADD if protect else Do.NOTHING
+    if situation.held:
+        return Do.NOTHING
+    if situation.namespace_terminating or situation.unused_seconds >= linger_seconds:
+        return Do.VERIFY
+    return Do.LINGER
+
+
+def blocked_message(holders: list[str], shown: int = 5) -> str:
+    """What the Event on an in-use object that somebody deleted says. `holders` are pod names."""
+    names = sorted(holders)
+    first = ", ".join(names[:shown])
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    pods = "1 pod" if len(names) == 1 else f"{len(names)} pods"
+    return (
+        f"Deletion waits for {pods} that use it: {first}{more}. The name stays taken until then; "
+        "give changed content a new name."
+    )

@@ -1,0 +1,1 @@
+"""Moving workloads from one version to another."""

@@ -1,0 +1,137 @@
+"""Carries rollouts out: one template patch per workload, however many of its VersionedConfigs changed.
+
+Each VersionedConfig publishes what it wants (its Aim) and which workloads may move now. A workload waits while one of
+its VersionedConfigs is still settling, so that changes made together become one patch and one ReplicaSet.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from versionedconfig.kube.api import Api, ApiError
+from versionedconfig.kube.queue import WorkQueue
+from versionedconfig.model import ConfigKey, ObjectKey
+from versionedconfig.observability.metrics import Metrics
+from versionedconfig.rollout.plan import Aim
+from versionedconfig.rollout.rewrite import rewrite
+from versionedconfig.rollout.workload import Workload
+from versionedconfig.view import View
+
+logger = logging.getLogger(__name__)
+
+
+class _PatchedMetadata(msgspec.Struct, frozen=True):
+    uid: str
+    generation: int
+
+
+class _Patched(msgspec.Struct, frozen=True):
+    metadata: _PatchedMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class _Published:
+    aim: Aim
+    granted: frozenset[str]
+
+
+class RolloutController:
+    """One for the process."""
+
+    def __init__(self, api: Api, view: View, metrics: Metrics) -> None:
+        self._api = api
+        self._view = view
+        self._metrics = metrics
+        self._published: dict[ObjectKey, _Published] = {}
+        self._unsettled: set[ObjectKey] = set()
+        self._in_flight: dict[ObjectKey, tuple[str, int]] = {}
+        self.queue: WorkQueue[ObjectKey] = WorkQueue(name="rollout")
+
+    async def run(self) -> None:
+        """Work for ever."""
+        await self.queue.run(self.reconcile, concurrency=20)
+
+    def unsettle(self, owner: ObjectKey) -> None:
+        """What this VersionedConfig wants is about to change: its workloads wait."""
+        self._unsettled.add(owner)
+
+    def publish(self, owner: ObjectKey, aim: Aim, granted: frozenset[str]) -> None:
+        """This is what it wants now."""
+        released = owner in self._unsettled
+        self._unsettled.discard(owner)
+        self._published[owner] = _Published(aim, granted)
+        # Whoever waited for this one may have been granted by another one before.
+        names = {w.name for w in self.targets(aim, owner.namespace)} if released else granted
+        for name in names:
+            self.queue.add(ObjectKey(owner.namespace, name))
+
+    def withdraw(self, owner: ObjectKey) -> None:
+        """It wants nothing: it is gone, or was refused. Its workloads stay as they are."""
+        published = self._published.pop(owner, None)
+        self._unsettled.discard(owner)
+        if published is not None:
+            for workload in self.targets(published.aim, owner.namespace):
+                self.queue.add(ObjectKey(owner.namespace, workload.name))
+
+    def targets(self, aim: Aim, namespace: str) -> list[Workload]:
+        """Workloads whose template refers to the logical name or one of the versions."""
+        keys: set[ObjectKey] = set()
+        for name in (aim.name, *aim.versions):
+            keys.update(self._view.templates.referrers(ConfigKey(aim.kind, namespace, name)))
+        found = (self._view.deployments.objects.get(key) for key in keys)
+        return [workload for workload in found if workload is not None]
+
+    def in_flight(self, namespace: str, name: str) -> int:
+        """The generation that our last patch gave the workload, while the mirror does not show it; else 0."""
+        key = ObjectKey(namespace, name)
+        workload = self._view.deployments.objects.get(key)
+        uid, generation = self._in_flight.get(key, ("", 0))
+        if workload is None or workload.uid != uid or workload.generation >= generation:
+            self._in_flight.pop(key, None)
+            return 0
+        return generation
+
+    async def reconcile(self, key: ObjectKey) -> None:
+        """Rewrite the workload's template where it may move now."""
+        workload = self._view.deployments.objects.get(key)
+        if workload is None or self.in_flight(*key):
+            return
+        owners = set(self._owners(workload))
+        if owners & self._unsettled:
+            return
+        names: dict[tuple[str, str], str] = {}
+        for owner in owners:
+            published = self._published.get(owner)
+            if published is not None and workload.name in published.granted:
+                aim = published.aim
+                names.update({(aim.kind, name): aim.current for name in aim.names(workload)})
+        operations = rewrite(workload.references, names, workload.uid)
+        if not operations:
+            return
+        path = f"/apis/apps/v1/namespaces/{key.namespace}/deployments/{key.name}"
+        try:
+            patched = await self._api.patch(path, operations, kind="json", type=_Patched)
+        except ApiError as error:
+            if error.status == 404:
+                return
+            if error.status in (409, 422):
+                # Somebody changed the template first; its event brings the key back, and this in case it does not.
+                logger.info("template changed meanwhile", extra={"workload": str(key)})
+                self.queue.add_backoff(key)
+                return
+            raise
+        self.queue.forget(key)
+        self._in_flight[key] = (patched.metadata.uid, patched.metadata.generation)
+        self._metrics.templates_rewritten.inc()
+        logger.info("moved", extra={"workload": str(key), "to": sorted(set(names.values()))})
+
+    def _owners(self, workload: Workload) -> Iterator[ObjectKey]:
+        for kind, name in {(ref.kind, ref.name) for ref in workload.references}:
+            logical = ObjectKey(workload.namespace, name)
+            if logical in self._published or logical in self._unsettled:
+                yield logical
+            incarnation = self._view.incarnation(ConfigKey(kind, workload.namespace, name))
+            if incarnation is not None and incarnation.owner:
+                yield ObjectKey(workload.namespace, incarnation.owner)

@@ -1,0 +1,162 @@
+"""Where each target of a VersionedConfig stands, and which may move next. Pure.
+
+Nothing here remembers: every answer follows from the workloads, their revisions and the status that was written last,
+so that another process can go on from the same place.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from versionedconfig.rollout.workload import Health, Revision, Workload
+from versionedconfig.versions.spec import TargetStatus, max_concurrent
+
+
+class State(StrEnum):
+    """A target's place in a rollout."""
+
+    WAITING = "Waiting"
+    UPDATING = "Updating"
+    UPDATED = "Updated"
+    FAILED = "Failed"
+    PAUSED = "Paused"
+    OVERRIDDEN = "Overridden"
+
+
+BUSY = frozenset({State.UPDATING, State.FAILED})
+"""These hold a slot of maxConcurrent: a failed target stops the rollout instead of letting the next one fail too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What one VersionedConfig wants of its targets."""
+
+    kind: str
+    name: str
+    """The logical name."""
+    current: str
+    """The version that targets should refer to."""
+    versions: frozenset[str]
+    """Every version that exists, the current one included."""
+    max_concurrent: int | str = "25%"
+    progress_deadline_seconds: int = 600
+    paused: bool = False
+
+    def names(self, workload: Workload) -> frozenset[str]:
+        """Which of this VersionedConfig's names the workload refers to."""
+        return frozenset(
+            ref.name
+            for ref in workload.references
+            if ref.kind == self.kind and (ref.name == self.name or ref.name in self.versions)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Targets as they go into the status, in name order, and the workloads that may be rewritten now."""
+
+    targets: tuple[TargetStatus, ...]
+    granted: frozenset[str]
+
+    @property
+    def updated(self) -> int:
+        """How many targets are through."""
+        return sum(target.state == State.UPDATED for target in self.targets)
+
+
+def plan(
+    aim: Aim,
+    workloads: Iterable[Workload],
+    *,
+    revisions: Collection[Revision],
+    previous: Mapping[str, TargetStatus],
+    promoted: bool,
+    in_flight: Mapping[str, int],
+    now: datetime,
+) -> Plan:
+    """Assess every target and grant the free slots.
+
+    Args:
+        workloads: the targets.
+        revisions: ReplicaSets that refer to the current version.
+        previous: the targets of the status written last, by name.
+        promoted: the current version has just become current; what `previous` says was about another one.
+        in_flight: generation that a workload got from our own patch, by name: the mirror may not show it yet.
+        now: aware, for `since` and the progress deadline.
+    """
+    reached: dict[str, int] = {}
+    for revision in revisions:
+        reached[revision.owner_uid] = max(revision.revision, reached.get(revision.owner_uid, 0))
+    targets = []
+    for workload in sorted(workloads, key=lambda item: item.name):
+        before = previous.get(workload.name)
+        if promoted or before is None:
+            from_revision = workload.revision if promoted else 0
+            moved = not promoted and reached.get(workload.uid, 0) > 0
+        else:
+            from_revision = before.from_revision
+            moved = (
+                before.version == aim.current
+                or before.state == State.OVERRIDDEN
+                or reached.get(workload.uid, 0) > from_revision
+            )
+        if in_flight.get(workload.name, 0) > workload.generation:
+            state, message, version = State.UPDATING, "", aim.current
+        else:
+            state, message, version = _assess(aim, workload, moved)
+        since = _text(now)
+        if before is not None and not promoted and _same_phase(before.state, state):
+            since = before.since
+        if state is State.UPDATING and now - _time(since) > timedelta(seconds=aim.progress_deadline_seconds):
+            state, message = State.FAILED, f"not healthy for more than {aim.progress_deadline_seconds} s"
+        targets.append(
+            TargetStatus(
+                kind="Deployment",
+                name=workload.name,
+                version=version,
+                state=state,
+                from_revision=from_revision,
+                since=since,
+                message=message,
+            )
+        )
+    busy = sum(target.state in BUSY for target in targets)
+    free = max_concurrent(aim.max_concurrent, len(targets)) - busy
+    waiting = [target.name for target in targets if target.state == State.WAITING]
+    granted = frozenset(waiting[: max(0, free)]) if not aim.paused else frozenset()
+    return Plan(tuple(targets), granted)
+
+
+def _assess(aim: Aim, workload: Workload, moved: bool) -> tuple[State, str, str]:
+    """State, message and the name that the template shows, for one target."""
+    others = sorted(aim.names(workload) - {aim.current})
+    if not others:
+        states = {
+            Health.DONE: State.UPDATED,
+            Health.PROGRESSING: State.UPDATING,
+            Health.FAILED: State.FAILED,
+            Health.PAUSED: State.PAUSED,
+        }
+        return states[workload.health], workload.message, aim.current
+    version = others[0]
+    if moved and aim.name not in others:
+        return (
+            State.OVERRIDDEN,
+            f"{version} was chosen after {aim.current} had become current; kept until the content changes",
+            version,
+        )
+    return State.WAITING, "the rollout is paused" if aim.paused else "", version
+
+
+def _same_phase(before: str, now: State) -> bool:
+    """Updating and failed are one phase: `since` counts from the move, so that a deadline once passed stays so."""
+    return before == now or (before in BUSY and now in BUSY)
+
+
+def _text(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)

@@ -1,0 +1,1 @@
+"""From a VersionedConfig's content to immutable, content-hashed objects, and their history."""

@@ -1,0 +1,89 @@
+"""Conditions of a VersionedConfig in the kstatus convention (Ready, Reconciling, Stalled) and Degraded. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from versionedconfig.rollout.plan import Plan, State
+from versionedconfig.versions.spec import Condition
+
+MAX_MESSAGE = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One sentence about the whole: what goes into the conditions."""
+
+    reason: str
+    message: str
+    ready: bool = False
+    reconciling: bool = False
+    stalled: bool = False
+    degraded: bool = False
+
+
+def settling(version: str) -> Verdict:
+    """The content changed a moment ago; more changes may follow."""
+    return Verdict("Settling", f"waiting for further changes before {version} is made", reconciling=True)
+
+
+def refused(reason: str, problems: Iterable[str]) -> Verdict:
+    """Nothing is done until the user changes something."""
+    return Verdict(reason, "; ".join(problems), stalled=True)
+
+
+def rolling(current: str, plan: Plan, paused: bool) -> Verdict:
+    """Where the rollout to the current version stands."""
+    total = len(plan.targets)
+    by_state = {state: [t.name for t in plan.targets if t.state == state] for state in State}
+    if by_state[State.FAILED]:
+        failed = next(target for target in plan.targets if target.state == State.FAILED)
+        return Verdict(
+            "TargetFailed",
+            f"{failed.kind} {failed.name} does not get healthy with {current}: {failed.message}; "
+            f"{plan.updated} of {total} targets are updated",
+            degraded=True,
+        )
+    if by_state[State.UPDATING] or by_state[State.WAITING]:
+        reason = "Paused" if paused and not by_state[State.UPDATING] else "RollingOut"
+        return Verdict(
+            reason,
+            f"{plan.updated} of {total} targets are updated to {current}",
+            reconciling=reason != "Paused",
+        )
+    message = (
+        f"all {total} targets use {current}" if total else f"{current} is there; no workload refers to it"
+    )
+    if apart := by_state[State.OVERRIDDEN]:
+        message = f"{plan.updated} of {total} targets use {current}; set back by hand: {', '.join(apart[:5])}"
+    elif apart := by_state[State.PAUSED]:
+        message = f"{total} targets refer to {current}; paused themselves: {', '.join(apart[:5])}"
+    return Verdict("UpToDate", message, ready=True)
+
+
+def conditions(
+    verdict: Verdict, previous: Sequence[Condition], *, generation: int, now: str
+) -> list[Condition]:
+    """The four conditions; lastTransitionTime moves only where a condition's status does."""
+    before = {condition.type: condition for condition in previous}
+    written = []
+    for kind, true in (
+        ("Ready", verdict.ready),
+        ("Reconciling", verdict.reconciling),
+        ("Stalled", verdict.stalled),
+        ("Degraded", verdict.degraded),
+    ):
+        status = "True" if true else "False"
+        old = before.get(kind)
+        since = old.last_transition_time if old is not None and old.status == status else now
+        told = true or kind == "Ready"
+        written.append(
+            Condition(
+                type=kind,
+                status=status,
+                reason=verdict.reason if told else f"Not{kind}",
+                message=verdict.message[:MAX_MESSAGE] if told else "",
+                last_transition_time=since,
+                observed_generation=generation,
+            )
+        )
+    return written

@@ -1,0 +1,360 @@
+"""The operator's view of the cluster: one mirror per kind, and the indexes kept in step with them.
+
+Knows which kinds are watched and what is kept of each; knows nothing of what is done about it. Controllers read it and
+are told keys, never objects.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from versionedconfig.kube.api import Api
+from versionedconfig.kube.mirror import Mirror, Resource
+from versionedconfig.model import (
+    DIGEST_ANNOTATION,
+    IGNORE_ANNOTATION,
+    IN_USE_FINALIZER,
+    NAME_ANNOTATION,
+    ConfigKey,
+    Incarnation,
+    ObjectKey,
+)
+from versionedconfig.references import PodSpec, ReferenceIndex, pod_references, referenced_names
+from versionedconfig.references.index import Names
+from versionedconfig.rollout.workload import DeploymentState, Revision, Workload, health
+
+RUNNING_PODS = "status.phase!=Succeeded,status.phase!=Failed"
+"""A finished pod's containers never start again and the kubelet has dropped its references (kubelet.go,
+SyncTerminatedPod): to the mirror it is gone when it finishes. Lists that confirm a release use the same selector."""
+
+REVISION_ANNOTATION = "deployment.kubernetes.io/revision"
+
+
+class _Struct(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    pass
+
+
+class _Owner(_Struct, frozen=True):
+    uid: str
+    controller: bool = False
+
+
+class _Metadata(_Struct, frozen=True):
+    name: str
+    uid: str
+    resource_version: str
+    namespace: str = ""
+    generation: int = 0
+    creation_timestamp: str = ""
+    deletion_timestamp: str | None = None
+    finalizers: list[str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: list[_Owner] | None = None
+
+
+class PodItem(_Struct, frozen=True):
+    """What is decoded of a pod."""
+
+    metadata: _Metadata
+    spec: PodSpec
+
+
+class ConfigItem(_Struct, frozen=True):
+    """What is decoded of a ConfigMap or Secret: never its data."""
+
+    metadata: _Metadata
+    immutable: bool | None = None
+
+
+class _Template(_Struct, frozen=True):
+    spec: PodSpec = PodSpec()
+
+
+class _WorkloadSpec(_Struct, frozen=True):
+    template: _Template = _Template()
+    replicas: int = 1
+    paused: bool = False
+
+
+class _Condition(_Struct, frozen=True):
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+
+
+class _WorkloadStatus(_Struct, frozen=True):
+    observed_generation: int = 0
+    replicas: int = 0
+    updated_replicas: int = 0
+    available_replicas: int = 0
+    conditions: list[_Condition] | None = None
+
+
+class WorkloadItem(_Struct, frozen=True):
+    """What is decoded of a Deployment or ReplicaSet."""
+
+    metadata: _Metadata
+    spec: _WorkloadSpec = _WorkloadSpec()
+    status: _WorkloadStatus = _WorkloadStatus()
+
+
+class NamespaceItem(_Struct, frozen=True):
+    """What is decoded of a namespace."""
+
+    metadata: _Metadata
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What is kept of a pod or namespace."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    names: Names = ()
+    deleting: bool = False
+
+
+def pod_kept(item: PodItem) -> Kept:
+    """What is kept of a pod: the names it refers to."""
+    meta = item.metadata
+    return Kept(meta.namespace, meta.name, meta.uid, meta.resource_version, referenced_names(item.spec))
+
+
+def namespace_kept(item: NamespaceItem) -> Kept:
+    """What is kept of a namespace: whether it is on its way out."""
+    meta = item.metadata
+    return Kept("", meta.name, meta.uid, meta.resource_version, deleting=meta.deletion_timestamp is not None)
+
+
+def incarnation(kind: str) -> Callable[[ConfigItem], Incarnation]:
+    """The projection of a config object of that kind."""
+
+    def project(item: ConfigItem) -> Incarnation:
+        meta = item.metadata
+        annotations = meta.annotations or {}
+        return Incarnation(
+            key=ConfigKey(kind, meta.namespace, meta.name),
+            uid=meta.uid,
+            resource_version=meta.resource_version,
+            immutable=item.immutable is True,
+            in_use=IN_USE_FINALIZER in (meta.finalizers or ()),
+            deleting=meta.deletion_timestamp is not None,
+            ignored=annotations.get(IGNORE_ANNOTATION) == "true",
+            owner=annotations.get(NAME_ANNOTATION, ""),
+            digest=annotations.get(DIGEST_ANNOTATION, ""),
+            created=meta.creation_timestamp,
+        )
+
+    return project
+
+
+def workload(item: WorkloadItem) -> Workload:
+    """The projection of a Deployment."""
+    meta, spec, status = item.metadata, item.spec, item.status
+    stuck = next((c for c in status.conditions or () if c.reason == "ProgressDeadlineExceeded"), None)
+    state = DeploymentState(
+        generation=meta.generation,
+        observed_generation=status.observed_generation,
+        wanted=spec.replicas,
+        total=status.replicas,
+        updated=status.updated_replicas,
+        available=status.available_replicas,
+        paused=spec.paused,
+        deadline_exceeded=stuck is not None,
+    )
+    return Workload(
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+        generation=meta.generation,
+        references=tuple(pod_references(spec.template.spec)),
+        revision=_revision(meta),
+        health=health(state),
+        message=stuck.message if stuck is not None else "",
+    )
+
+
+def revision(item: WorkloadItem) -> Revision:
+    """The projection of a ReplicaSet."""
+    meta = item.metadata
+    owner = next((owner.uid for owner in meta.owner_references or () if owner.controller), "")
+    return Revision(
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+        names=referenced_names(item.spec.template.spec),
+        revision=_revision(meta),
+        owner_uid=owner,
+    )
+
+
+def _revision(meta: _Metadata) -> int:
+    text = (meta.annotations or {}).get(REVISION_ANNOTATION, "")
+    return int(text) if text.isdecimal() else 0
+
+
+PODS = Resource(name="pods", path="/api/v1/pods", item=PodItem, project=pod_kept, field_selector=RUNNING_PODS)
+CONFIG_MAPS = Resource(
+    name="configmaps", path="/api/v1/configmaps", item=ConfigItem, project=incarnation("ConfigMap")
+)
+SECRETS = Resource(name="secrets", path="/api/v1/secrets", item=ConfigItem, project=incarnation("Secret"))
+NAMESPACES = Resource(
+    name="namespaces", path="/api/v1/namespaces", item=NamespaceItem, project=namespace_kept
+)
+DEPLOYMENTS = Resource(
+    name="deployments", path="/apis/apps/v1/deployments", item=WorkloadItem, project=workload
+)
+REPLICA_SETS = Resource(
+    name="replicasets", path="/apis/apps/v1/replicasets", item=WorkloadItem, project=revision
+)
+
+
+def api_path(key: ConfigKey) -> str:
+    """Where the API server keeps a config object."""
+    return f"/api/v1/namespaces/{key.namespace}/{key.kind.lower()}s/{key.name}"
+
+
+class View:
+    """Mirrors and indexes. Set the callbacks before `run`; they are told keys, and must not block or raise.
+
+    Attributes:
+        holders: pods by ConfigKey.
+        templates: Deployments by the ConfigKeys of their templates.
+        revisions: ReplicaSets by the ConfigKeys of theirs.
+    """
+
+    def __init__(self, api: Api) -> None:
+        self.config_changed: Callable[[ConfigKey], None] = _ignore
+        """An incarnation came, went or changed, or its set of holders became empty or stopped being so."""
+        self.usage_changed: Callable[[ConfigKey], None] = _ignore
+        """Pods, templates or revisions began or ceased to refer to the key, or a revision's number changed."""
+        self.version_changed: Callable[[ObjectKey], None] = _ignore
+        """A version of that VersionedConfig came, went or changed."""
+        self.workload_changed: Callable[[ObjectKey, frozenset[ConfigKey]], None] = _ignore
+        """A Deployment changed; with every key that it refers to now or referred to before."""
+        self.namespace_changed: Callable[[str], None] = _ignore
+
+        self.holders = ReferenceIndex(self._holders_changed)
+        self.templates = ReferenceIndex(self._usage)
+        self.revisions = ReferenceIndex(self._usage)
+        self._owned: defaultdict[ObjectKey, set[ConfigKey]] = defaultdict(set)
+
+        self.pods: Mirror[Kept] = Mirror(api, PODS, self._on_pod)
+        self.config_maps: Mirror[Incarnation] = Mirror(api, CONFIG_MAPS, self._on_config)
+        self.secrets: Mirror[Incarnation] = Mirror(api, SECRETS, self._on_config)
+        self.namespaces: Mirror[Kept] = Mirror(api, NAMESPACES, self._on_namespace)
+        self.deployments: Mirror[Workload] = Mirror(api, DEPLOYMENTS, self._on_workload)
+        self.replica_sets: Mirror[Revision] = Mirror(api, REPLICA_SETS, self._on_revision)
+
+    @property
+    def mirrors(self) -> tuple[Mirror[Any], ...]:
+        """All of them, in the order in which they should start."""
+        return (
+            self.namespaces,
+            self.config_maps,
+            self.secrets,
+            self.pods,
+            self.deployments,
+            self.replica_sets,
+        )
+
+    @property
+    def synced(self) -> bool:
+        """Every kind was listed whole: only now may anything be concluded from an absence."""
+        return all(mirror.synced for mirror in self.mirrors)
+
+    def incarnation(self, key: ConfigKey) -> Incarnation | None:
+        """The life that the key has now, if any."""
+        mirror = self.config_maps if key.kind == "ConfigMap" else self.secrets
+        return mirror.objects.get(ObjectKey(key.namespace, key.name))
+
+    def incarnations(self) -> Iterator[Incarnation]:
+        """All of both kinds."""
+        yield from self.config_maps.objects.values()
+        yield from self.secrets.objects.values()
+
+    def versions(self, owner: ObjectKey) -> list[Incarnation]:
+        """The versions of a VersionedConfig."""
+        found = (self.incarnation(key) for key in self._owned.get(owner, ()))
+        return [version for version in found if version is not None]
+
+    def owners(self) -> Iterator[ObjectKey]:
+        """Every VersionedConfig that has versions, whether it still exists or not."""
+        return iter(list(self._owned))
+
+    def terminating(self, namespace: str) -> bool:
+        """The namespace is being deleted."""
+        kept = self.namespaces.objects.get(ObjectKey("", namespace))
+        return kept is not None and kept.deleting
+
+    def used(self, key: ConfigKey) -> bool:
+        """A pod, a template or a ReplicaSet refers to the key."""
+        return bool(
+            self.holders.referrers(key) or self.templates.referrers(key) or self.revisions.referrers(key)
+        )
+
+    def _on_pod(self, old: Kept | None, new: Kept | None) -> None:
+        _keep_index(self.holders, old, new, new.names if new is not None else ())
+
+    def _on_config(self, old: Incarnation | None, new: Incarnation | None) -> None:
+        for life in (old, new):
+            if life is not None and life.owner:
+                owner = ObjectKey(life.namespace, life.owner)
+                if life is new:
+                    self._owned[owner].add(life.key)
+                elif new is None or new.owner != life.owner:
+                    self._owned[owner].discard(life.key)
+                    if not self._owned[owner]:
+                        del self._owned[owner]
+                self.version_changed(owner)
+        if (changed := new or old) is not None:
+            self.config_changed(changed.key)
+
+    def _on_namespace(self, old: Kept | None, new: Kept | None) -> None:
+        if new is not None and new.deleting:
+            self.namespace_changed(new.name)
+
+    def _on_workload(self, old: Workload | None, new: Workload | None) -> None:
+        changed = new or old
+        if changed is None:
+            return
+        key = ObjectKey(changed.namespace, changed.name)
+        before = self.templates.names(key)
+        names = tuple(sorted({(ref.kind, ref.name) for ref in new.references})) if new is not None else ()
+        _keep_index(self.templates, old, new, names)
+        touched = {ConfigKey(kind, key.namespace, name) for kind, name in (*before, *names)}
+        self.workload_changed(key, frozenset(touched))
+
+    def _on_revision(self, old: Revision | None, new: Revision | None) -> None:
+        _keep_index(self.revisions, old, new, new.names if new is not None else ())
+        if old is not None and new is not None and old.revision != new.revision:
+            for kind, name in new.names:
+                self._usage(ConfigKey(kind, new.namespace, name))
+
+    def _holders_changed(self, key: ConfigKey) -> None:
+        self.config_changed(key)
+        self.usage_changed(key)
+
+    def _usage(self, key: ConfigKey) -> None:
+        self.usage_changed(key)
+
+
+def _keep_index(
+    index: ReferenceIndex,
+    old: Kept | Workload | Revision | None,
+    new: Kept | Workload | Revision | None,
+    names: Names,
+) -> None:
+    changed = new or old
+    if changed is not None:
+        index.put(ObjectKey(changed.namespace, changed.name), names)
+
+
+def _ignore(*_: object) -> None:
+    pass

@@ -1,0 +1,76 @@
+"""Protection decisions, as the list of cases of the in-tree pvc-protection controller, adapted."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from versionedconfig.model import ConfigKey, Incarnation
+from versionedconfig.protection.decide import Do, Situation, blocked_message, decide
+
+KEY = ConfigKey("ConfigMap", "n", "c")
+
+
+def situation(held: bool = False, seconds: float = 0.0, ns_excluded: bool = False, ns_ending: bool = False, **life: Any) -> Situation:  # fmt: skip
+    life.setdefault("immutable", True)
+    return Situation(replace(Incarnation(KEY, "u", "1"), **life), held, ns_excluded, ns_ending, seconds)
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "expected"),
+    [
+        ("held and unprotected", situation(held=True), Do.ADD),
+        ("held and protected", situation(held=True, in_use=True), Do.NOTHING),
+        ("nobody, unprotected", situation(), Do.NOTHING),
+        ("mutable", situation(held=True, immutable=False), Do.NOTHING),
+        ("terminating: the API refuses finalizers", situation(held=True, deleting=True), Do.NOTHING),
+        ("ignored", situation(held=True, ignored=True), Do.NOTHING),
+        ("ignored, protected, unused", situation(in_use=True, ignored=True, seconds=99), Do.NOTHING),
+        ("system namespace", situation(held=True, ns_excluded=True), Do.NOTHING),
+        ("terminating namespace is not added to", situation(held=True, ns_ending=True), Do.NOTHING),
+        (
+            "terminating namespace's live pods hold",
+            situation(held=True, in_use=True, ns_ending=True),
+            Do.NOTHING,
+        ),
+        ("terminating namespace, unused: at once", situation(in_use=True, ns_ending=True), Do.VERIFY),
+        ("just unused", situation(in_use=True), Do.LINGER),
+        ("unused long enough", situation(in_use=True, seconds=10), Do.VERIFY),
+        ("deleted and held: holds", situation(held=True, in_use=True, deleting=True, seconds=99), Do.NOTHING),
+        ("deleted and unused: lingers too", situation(in_use=True, deleting=True, seconds=1), Do.LINGER),
+    ],
+)
+def test_cases(name: str, state: Situation, expected: Do) -> None:
+    assert decide(state, linger_seconds=10) is expected, name
+
+
+@given(
+    st.builds(
+        Situation,
+        st.builds(
+            Incarnation,
+            st.just(KEY),
+            st.just("u"),
+            st.just("1"),
+            immutable=st.booleans(),
+            in_use=st.booleans(),
+            deleting=st.booleans(),
+            ignored=st.booleans(),
+        ),
+        held=st.just(True),
+        namespace_excluded=st.booleans(),
+        namespace_terminating=st.booleans(),
+        unused_seconds=st.floats(0, 1e6),
+    )
+)
+def test_what_is_held_is_never_considered_for_release(state: Situation) -> None:
+    assert decide(state, linger_seconds=0) in (Do.NOTHING, Do.ADD)
+
+
+def test_the_message_names_the_first_and_counts_the_rest() -> None:
+    message = blocked_message([f"web-{i}" for i in range(7, 0, -1)])
+
+    assert "7 pods that use it: web-1, web-2, web-3, web-4, web-5 and 2 more." in message
+    assert "1 pod that use it: a." in blocked_message(["a"])

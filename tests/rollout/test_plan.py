@@ -1,0 +1,182 @@
+"""Where targets stand and which may move: tables, and a simulated cluster for whole rollouts."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from versionedconfig.model import Reference
+from versionedconfig.rollout.plan import Aim, Plan, State, plan
+from versionedconfig.rollout.workload import Health, Revision, Workload
+from versionedconfig.versions.spec import TargetStatus, max_concurrent
+
+NOW = datetime(2026, 1, 31, 12, 0, 0, tzinfo=UTC)
+AIM = Aim("ConfigMap", "app", "app-2", frozenset({"app-1", "app-2"}), max_concurrent="100%")
+
+
+def workload(name: str = "web", *names: str, health: Health = Health.DONE, revision: int = 1) -> Workload:
+    references = tuple(
+        Reference("ConfigMap", n, ("volumes", i, "configMap", "name")) for i, n in enumerate(names)
+    )
+    return Workload("n", name, f"uid-{name}", "1", 5, references, revision, health)
+
+
+def revision(owner: str, number: int) -> Revision:
+    return Revision("n", f"{owner}-{number}", "u", "1", (("ConfigMap", "app-2"),), number, f"uid-{owner}")
+
+
+def step(
+    workloads: Iterable[Workload], aim: Aim = AIM, previous: Iterable[TargetStatus] = (), **given_: Any
+) -> Plan:
+    arguments: dict[str, Any] = {"revisions": (), "promoted": False, "in_flight": {}, "now": NOW}
+    arguments.update(given_)
+    return plan(aim, workloads, previous={target.name: target for target in previous}, **arguments)
+
+
+def one(result: Plan) -> TargetStatus:
+    (target,) = result.targets
+    return target
+
+
+def test_a_logical_name_always_moves() -> None:
+    result = step([workload("web", "app")], revisions=[revision("web", 2)])
+
+    assert one(result).state == State.WAITING
+    assert result.granted == {"web"}
+
+
+def test_an_old_version_moves() -> None:
+    assert step([workload("web", "app-1")]).granted == {"web"}
+
+
+def test_the_current_version_is_updated() -> None:
+    result = step([workload("web", "app-2")])
+
+    assert one(result).state == State.UPDATED
+    assert not result.granted
+
+
+def test_an_undo_is_respected() -> None:
+    """V8: it was at the current version after that had become current, and now it is not."""
+    before = one(step([workload("web", "app-2", revision=2)]))
+
+    undone = step([workload("web", "app-1", revision=3)], previous=[before])
+
+    assert one(undone).state == State.OVERRIDDEN
+    assert not undone.granted
+    again = step([workload("web", "app-1", revision=3)], previous=[one(undone)])
+    assert one(again).state == State.OVERRIDDEN
+
+
+def test_an_undo_after_a_crash_before_the_status_was_written_is_respected() -> None:
+    """The promotion wrote the revision; the ReplicaSet of the current version has a higher one: it had moved."""
+    promotion = one(step([workload("web", "app-1", revision=1)], promoted=True))
+
+    undone = step(
+        [workload("web", "app-1", revision=3)], previous=[promotion], revisions=[revision("web", 2)]
+    )
+
+    assert one(undone).state == State.OVERRIDDEN
+
+
+def test_going_back_to_earlier_content_is_no_undo() -> None:
+    """V5: the current version's ReplicaSet is there, from before it became current again."""
+    promotion = one(step([workload("web", "app-1", revision=2)], promoted=True))
+
+    result = step(
+        [workload("web", "app-1", revision=2)], previous=[promotion], revisions=[revision("web", 1)]
+    )
+
+    assert result.granted == {"web"}
+
+
+def test_an_undo_ends_with_the_next_content() -> None:
+    overridden = replace_state(one(step([workload("web", "app-1")])), State.OVERRIDDEN)
+
+    result = step([workload("web", "app-1", revision=3)], previous=[overridden], promoted=True)
+
+    assert result.granted == {"web"}
+
+
+def test_somebody_elses_namesake_is_not_ours() -> None:
+    result = step([workload("web", "app", "app-extra", "app-2")])
+
+    assert AIM.names(workload("web", "app", "app-extra", "app-2")) == {"app", "app-2"}
+    assert result.granted == {"web"}
+
+
+def test_a_patch_that_the_mirror_does_not_show_counts_as_moving() -> None:
+    result = step([workload("web", "app-1")], in_flight={"web": 6})
+
+    assert one(result).state == State.UPDATING
+    assert not result.granted
+
+
+def test_a_paused_rollout_moves_nobody() -> None:
+    assert not step([workload("web", "app-1")], aim=replace(AIM, paused=True)).granted
+
+
+def test_a_paused_deployment_gets_its_template_and_holds_no_slot() -> None:
+    """V12"""
+    aim = replace(AIM, max_concurrent=1)
+    result = step([workload("a", "app-2", health=Health.PAUSED), workload("b", "app-1")], aim=aim)
+
+    assert [target.state for target in result.targets] == [State.PAUSED, State.WAITING]
+    assert result.granted == {"b"}
+
+
+def test_a_failed_target_keeps_its_slot() -> None:
+    aim = replace(AIM, max_concurrent=1)
+    result = step([workload("a", "app-2", health=Health.FAILED), workload("b", "app-1")], aim=aim)
+
+    assert not result.granted
+
+
+def test_the_deadline_counts_from_the_move_and_stays_passed() -> None:
+    aim = replace(AIM, progress_deadline_seconds=60)
+    moving = workload("web", "app-2", health=Health.PROGRESSING)
+    first = one(step([moving], aim=aim))
+
+    late = one(step([moving], aim=aim, previous=[first], now=NOW + timedelta(seconds=61)))
+    later = one(step([moving], aim=aim, previous=[late], now=NOW + timedelta(seconds=62)))
+
+    assert (first.state, late.state, later.state) == (State.UPDATING, State.FAILED, State.FAILED)
+    assert first.since == late.since == later.since
+    healed = one(step([workload("web", "app-2")], aim=aim, previous=[later], now=NOW + timedelta(seconds=63)))
+    assert healed.state == State.UPDATED
+
+
+def test_max_concurrent() -> None:
+    assert [max_concurrent(v, 10) for v in (3, "3", "25%", "1%", "100%")] == [3, 3, 2, 1, 10]
+
+
+@given(
+    st.integers(1, 12),
+    st.one_of(st.integers(1, 5), st.sampled_from(["1%", "25%", "50%", "100%"])),
+    st.randoms(use_true_random=False),
+)
+def test_a_rollout_ends_and_never_exceeds_its_limit(count: int, limit: int | str, random: Any) -> None:
+    aim = replace(AIM, max_concurrent=limit)
+    workloads = {f"w{i:02}": workload(f"w{i:02}", random.choice(["app", "app-1"])) for i in range(count)}
+    previous: list[TargetStatus] = list(step(workloads.values(), aim=aim, promoted=True).targets)
+    for _ in range(count * 4):
+        result = step(workloads.values(), aim=aim, previous=previous)
+        if result.updated == count:
+            break
+        previous = list(result.targets)
+        for name in result.granted:
+            workloads[name] = workload(name, "app-2", health=Health.PROGRESSING, revision=2)
+        moving = [w for w in workloads.values() if w.health is Health.PROGRESSING]
+        assert len(moving) <= max_concurrent(limit, count)
+        for w in moving:
+            if random.random() < 0.6:
+                workloads[w.name] = replace(w, health=Health.DONE)
+    else:
+        raise AssertionError("the rollout did not end")
+
+
+def replace_state(target: TargetStatus, state: State) -> TargetStatus:
+    return TargetStatus(target.kind, target.name, target.version, state)
