@@ -23,6 +23,9 @@ from versionedconfig.view import View
 
 logger = logging.getLogger(__name__)
 
+DEAF_SECONDS = 180
+"""A mirror that heard nothing for so long is broken: bookmarks come about once a minute."""
+
 
 class Operator:
     """Everything that runs, and the tasks it runs in. Ends the process when one of them ends."""
@@ -125,9 +128,13 @@ def run(settings: Settings) -> None:
         for operator in running:
             operator.versions.changed(owner, uid=uid or "", generation=meta.get("generation", 0))
 
-    @kopf.on.probe(registry=registry)
-    async def synced(**_: Any) -> bool:
-        return all(operator.view.synced for operator in running)
+    @kopf.on.probe(registry=registry, id="mirrors")
+    async def mirrors(**_: Any) -> str:
+        for operator in running:
+            if problem := operator.view.problem(DEAF_SECONDS):
+                # Only a permanent error turns the answer into a 500 (kopf retries others within the request).
+                raise kopf.PermanentError(problem)
+        return "synced"
 
     options = settings
     tune_gc()
@@ -157,4 +164,6 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.networking.request_timeout = 30
     settings.queueing.idle_timeout = 0.5  # idle workers keep the whole object, and with it its content
     settings.persistence.finalizer = f"{GROUP}/kopf"  # never used; must not be ours by mistake
-    logging.getLogger("kopf.objects").setLevel(logging.WARNING)  # one line per event otherwise
+    # One line per event and per probe otherwise.
+    for name in ("kopf.objects", "kopf.activities.probe", "aiohttp.access"):
+        logging.getLogger(name).setLevel(logging.WARNING)

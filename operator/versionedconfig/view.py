@@ -4,6 +4,7 @@ Knows which kinds are watched and what is kept of each; knows nothing of what is
 are told keys, never objects.
 """
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -268,6 +269,16 @@ class View:
     def synced(self) -> bool:
         """Every kind was listed whole: only now may anything be concluded from an absence."""
         return all(mirror.synced for mirror in self.mirrors)
+
+    def problem(self, silence_seconds: float) -> str:
+        """What is wrong with the mirrors, in words; empty where all are synced and heard something lately."""
+        for mirror in self.mirrors:
+            if not mirror.synced:
+                return f"{mirror.resource.name} are not listed yet"
+            silent = time.monotonic() - mirror.last_heard
+            if silent > silence_seconds:
+                return f"nothing heard of {mirror.resource.name} for {silent:.0f} s"
+        return ""
 
     def incarnation(self, key: ConfigKey) -> Incarnation | None:
         """The life that the key has now, if any."""

@@ -3,14 +3,29 @@
 import asyncio
 import contextlib
 import json
+from collections.abc import AsyncIterator
+from itertools import pairwise
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
+from aiohttp import StreamReader
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.kube.conftest import until
 from tests.kube.scripted import PATH, ScriptedServer, status
-from versionedconfig.kube.api import METADATA_ONLY, Api, ApiError, Cause, WatchEvent, path_of, resource_of
+from versionedconfig.kube.api import (
+    METADATA_ONLY,
+    Api,
+    ApiError,
+    Cause,
+    WatchEvent,
+    _lines,
+    path_of,
+    resource_of,
+)
 
 CANARY = "c3VwZXItc2VjcmV0"
 
@@ -168,7 +183,7 @@ async def test_a_refused_token_is_read_again_even_for_a_write(
     server: ScriptedServer, api: Api, kubeconfig: Path
 ) -> None:
     server.token = "second"
-    (kubeconfig.parent / "token").write_text("second\n")
+    rotate(kubeconfig, "second\n")
 
     await api.create("/api/v1/namespaces/shop/configmaps", {}, type=Item)
     await api.create("/api/v1/namespaces/shop/configmaps", {}, type=Item)
@@ -187,6 +202,22 @@ async def test_the_same_token_is_not_tried_twice(server: ScriptedServer, api: Ap
         await api.get("/api/v1/pods/a", type=Item)
 
     assert len(server.requests) == 1
+
+
+async def test_a_token_that_changes_for_ever_is_no_loop(
+    server: ScriptedServer, api: Api, kubeconfig: Path
+) -> None:
+    server.token = "other"
+    server.before = lambda request: rotate(kubeconfig, str(len(server.requests)))
+
+    with pytest.raises(ApiError, match="401"):
+        await api.get("/api/v1/pods/a", type=Item)
+
+    assert len(server.requests) == 2
+
+
+def rotate(kubeconfig: Path, token: str) -> None:
+    (kubeconfig.parent / "token").write_text(token)
 
 
 async def test_live_lists_start_over_when_they_expire(server: ScriptedServer, api: Api) -> None:
@@ -239,3 +270,28 @@ async def test_long_lines_and_lines_cut_anywhere(server: ScriptedServer, api: Ap
             names += [event.object.metadata.name for event in batch if event.object]
 
     assert names == ["a", long, "b"]
+
+
+class Chunks:
+    """Stands for a response's content."""
+
+    def __init__(self, chunks: list[bytes]) -> None:
+        self._chunks = chunks
+
+    async def iter_any(self) -> AsyncIterator[bytes]:
+        for chunk in self._chunks:
+            yield chunk
+
+
+@given(
+    st.lists(st.binary(min_size=1).map(lambda line: line.replace(b"\n", b"n"))), st.sets(st.integers(0, 200))
+)
+def test_lines_are_the_same_wherever_chunks_end(lines: list[bytes], cuts: set[int]) -> None:
+    text = b"".join(line + b"\n" for line in lines) + b"the beginning of one more"
+    edges = [0, *sorted(cut for cut in cuts if cut < len(text)), len(text)]
+    content = Chunks([text[start:end] for start, end in pairwise(edges)])
+
+    async def read() -> list[bytes]:
+        return [line async for batch in _lines(cast(StreamReader, content)) for line in batch]
+
+    assert asyncio.run(read()) == lines

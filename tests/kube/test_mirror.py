@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import json
 import logging
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -348,12 +349,13 @@ async def test_3_a_version_from_the_future_lists_again(server: ScriptedServer, r
 async def test_3_garbage_in_the_stream_is_resumed_after_what_came_before(
     server: ScriptedServer, run: Run
 ) -> None:
+    server.deaf = True
     async with run() as observed:
-        server.put("a")
-        await until(lambda: observed.deltas == ["+a"])
-        await server.streams[0].raw(b"<html>\n")
+        line = json.dumps({"type": "ADDED", "object": server.put("a")}).encode()
+        await server.streams[0].raw(line + b"\n<html>\n")
         await next_stream(server, 2)
 
+        assert observed.deltas == ["+a"]
         assert server.asked("watch")[1].query["resourceVersion"] == "11"
 
 

@@ -256,22 +256,25 @@ async def test_a_failed_batch_comes_again_and_single_keys_may() -> None:
 
 
 @virtually
-async def test_cancelling_stops_the_workers_and_the_timer() -> None:
+async def test_cancelling_stops_the_workers_and_keeps_what_waits() -> None:
     queue = WorkQueue[str]()
-    stopped: list[str] = []
+    done: list[str] = []
 
     async def worker(key: str) -> None:
-        try:
-            await asyncio.sleep(1000)
-        finally:
-            stopped.append(key)
+        await asyncio.sleep(100)
+        done.append(key)
 
     async with working(queue, worker):
         queue.add("a")
         queue.add_after("b", 500)
         await asyncio.sleep(1)
-    assert stopped == ["a"]
     assert len(asyncio.all_tasks()) == 1
+    await asyncio.sleep(1000)
+    assert done == []
+
+    async with working(queue, worker):
+        await asyncio.sleep(1000)
+    assert done == ["b"]
 
 
 @settings(max_examples=100, deadline=None)

@@ -73,4 +73,4 @@ def test_the_message_names_the_first_and_counts_the_rest() -> None:
     message = blocked_message([f"web-{i}" for i in range(7, 0, -1)])
 
     assert "7 pods that use it: web-1, web-2, web-3, web-4, web-5 and 2 more." in message
-    assert "1 pod that use it: a." in blocked_message(["a"])
+    assert "1 pod that uses it: a." in blocked_message(["a"])

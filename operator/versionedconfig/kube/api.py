@@ -519,7 +519,6 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[list[bytes]]:
         *complete, rest = chunk.split(b"\n")
         if complete:
             complete[0] = b"".join((*partial, complete[0]))
-            partial = []
             yield [line for line in complete if line]
         if rest:
             partial.append(rest)

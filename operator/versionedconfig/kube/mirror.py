@@ -237,7 +237,7 @@ class Mirror(Generic[P]):
             # must not become a tight loop (client-go reflector.go, "very short watch").
             if not heard or (why == "error" and not expired):
                 await self._pause("watch failed", failure)
-            if False:
+            if expired:
                 self.counters.expired += 1
                 return
 

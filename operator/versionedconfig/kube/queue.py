@@ -104,14 +104,9 @@ class BatchQueue(Generic[G, K]):
     ) -> None:
         """Works until cancelled. What `worker` raises is logged, and the batch comes again with back-off; a
         worker that knows which keys failed calls `add_backoff` for them and returns."""
-        try:
-            async with asyncio.TaskGroup() as workers:
-                for _ in range(concurrency):
-                    workers.create_task(self._work(worker))
-        finally:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(concurrency):
+                workers.create_task(self._work(worker))
 
     async def _work(self, worker: Callable[[G, list[K]], Awaitable[None]]) -> None:
         while True:

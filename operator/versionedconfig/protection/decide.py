@@ -61,8 +61,8 @@ def blocked_message(holders: list[str], shown: int = 5) -> str:
     names = sorted(holders)
     first = ", ".join(names[:shown])
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    pods = "1 pod" if len(names) == 1 else f"{len(names)} pods"
+    pods = "1 pod that uses it" if len(names) == 1 else f"{len(names)} pods that use it"
     return (
-        f"Deletion waits for {pods} that use it: {first}{more}. The name stays taken until then; "
+        f"Deletion waits for {pods}: {first}{more}. The name stays taken until then; "
         "give changed content a new name."
     )
