@@ -1,0 +1,599 @@
+"""What the scenarios and the demonstration share: commands, waits, objects, the operator's process.
+
+Looks at the cluster with kubectl and pykube-ng alone, never with the operator's own client: a check must not share
+its faults. Fixtures are in conftest.py.
+"""
+
+import base64
+import contextlib
+import json
+import os
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
+
+import pykube
+import yaml
+
+T = TypeVar("T")
+Manifest = dict[str, Any]
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+OPERATOR_NAMESPACE: Final = "versionedconfig-system"
+OPERATOR_USER: Final = f"system:serviceaccount:{OPERATOR_NAMESPACE}:versionedconfig"
+IN_USE: Final = "versionedconfig.io/in-use"
+IGNORE: Final = "versionedconfig.io/ignore"
+
+
+class Cluster(Protocol):
+    """What is needed of a cluster; e2e.cluster gives it, and any kubeconfig does."""
+
+    @property
+    def kubeconfig(self) -> Path: ...
+    @property
+    def kubectl(self) -> Path: ...
+    @property
+    def nodes(self) -> Sequence[str]: ...
+    @property
+    def audit_log(self) -> Path | None:
+        """JSON lines of the API server, where they can be had."""
+
+    def files(self, node: str, pod_uid: str) -> Mapping[str, bytes]:
+        """What stands in a pod's volumes on its node: `<volume>/<file>` to content."""
+
+    def environment(self, node: str, pod_uid: str, container: str) -> Mapping[str, str] | None:
+        """What the container was started with; None if it was not."""
+
+
+# -- commands and waits ----------------------------------------------------------------------------------------------
+
+
+class CommandFailed(AssertionError):
+    """A command that had to succeed did not."""
+
+
+@dataclass(frozen=True)
+class Kubectl:
+    """`kubectl("get", "pods", "-A")`, with the cluster's own kubectl and kubeconfig."""
+
+    program: Path
+    kubeconfig: Path
+
+    def __call__(
+        self, *args: str, stdin: str | None = None, check: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        """Run it. Raises CommandFailed with its stderr where `check`."""
+        command = [str(self.program), "--kubeconfig", str(self.kubeconfig), *args]
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=180, check=False)
+        if check and done.returncode != 0:
+            raise CommandFailed(f"kubectl {' '.join(args)}: exit {done.returncode}\n{done.stderr.strip()}")
+        return done
+
+    def create(self, namespace: str, *objects: Manifest) -> None:
+        """`kubectl create` all of them, in that order."""
+        self("create", "-n", namespace, "-f", "-", stdin=as_list(objects))
+
+    def apply(self, namespace: str, *objects: Manifest) -> None:
+        """`kubectl apply` all of them, in that order."""
+        self("apply", "-n", namespace, "-f", "-", stdin=as_list(objects))
+
+
+def as_list(objects: Iterable[Manifest]) -> str:
+    """One document for kubectl's stdin."""
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
+
+
+def wait_until(condition: Callable[[], T | None], timeout: float, what: str) -> T:
+    """The first truthy value of `condition`. Fails with `what` and the last value when the time is over."""
+    deadline = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"after {timeout:g} s still not: {what} (last: {value!r})")
+        time.sleep(0.1)
+
+
+def connect(cluster: Cluster, directory: Path) -> pykube.HTTPClient:
+    """A client of the tests' own. `directory` is private: keys that are inline in the kubeconfig go there, since
+    pykube-ng would write them to the common temporary directory, readable by all."""
+    shown = Kubectl(cluster.kubectl, cluster.kubeconfig)("config", "view", "--raw", "--minify", "-o", "json")
+    document = json.loads(shown.stdout)
+    for part in (document["clusters"][0]["cluster"], document["users"][0]["user"]):
+        for key in [key for key in part if key.endswith("-data")]:
+            name = key.removesuffix("-data")
+            file = directory / f"{name}.pem"
+            file.touch(mode=0o600)
+            file.write_bytes(base64.b64decode(part.pop(key)))
+            part[name] = str(file)
+    return pykube.HTTPClient(pykube.KubeConfig(document, current_context=document["current-context"]))
+
+
+def fetch(api: pykube.HTTPClient, kind: type[Any], namespace: str | None, name: str) -> Manifest | None:
+    """The live object, or None: `fetch(api, pykube.ConfigMap, "t", "app-cfg")`."""
+    try:
+        found: Manifest = kind.objects(api, namespace=namespace).get_by_name(name).obj
+    except pykube.ObjectDoesNotExist:
+        return None
+    return found
+
+
+def fetch_all(
+    api: pykube.HTTPClient, kind: type[Any], namespace: str, selector: str | Mapping[str, str] | None = None
+) -> list[Manifest]:
+    """The live objects of a kind in a namespace."""
+    return [found.obj for found in kind.objects(api, namespace=namespace).filter(selector=selector)]
+
+
+def finalizers(found: Manifest | None) -> list[str]:
+    """Of an object, or of none."""
+    return list(found["metadata"].get("finalizers", [])) if found else []
+
+
+def events(api: pykube.HTTPClient, namespace: str, name: str, reason: str) -> list[Manifest]:
+    """The Events about an object with that reason."""
+    return [
+        event
+        for event in fetch_all(api, pykube.Event, namespace)
+        if event["involvedObject"].get("name") == name and event.get("reason") == reason
+    ]
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+# -- objects ---------------------------------------------------------------------------------------------------------
+
+
+def config_map(
+    name: str = "app-cfg",
+    data: Mapping[str, str] | None = None,
+    *,
+    immutable: bool = True,
+    annotations: Mapping[str, str] | None = None,
+) -> Manifest:
+    """A ConfigMap; immutable, with MODE: blue, if nothing else is said."""
+    return _config_object("ConfigMap", name, {"data": dict(data or {"MODE": "blue"})}, immutable, annotations)
+
+
+def secret(
+    name: str,
+    data: Mapping[str, str] | None = None,
+    *,
+    immutable: bool = True,
+    annotations: Mapping[str, str] | None = None,
+) -> Manifest:
+    """An Opaque Secret; immutable if nothing else is said."""
+    content = {"stringData": dict(data or {"TOKEN": "blue"}), "type": "Opaque"}
+    return _config_object("Secret", name, content, immutable, annotations)
+
+
+def _config_object(
+    kind: str, name: str, content: Manifest, immutable: bool, annotations: Mapping[str, str] | None
+) -> Manifest:
+    metadata = {"name": name, "annotations": dict(annotations or {})}
+    marked = {"immutable": True} if immutable else {}
+    return {"apiVersion": "v1", "kind": kind, "metadata": metadata, **marked, **content}
+
+
+def versioned_config(name: str, data: Mapping[str, str], **spec: Any) -> Manifest:
+    """A VersionedConfig of ConfigMaps."""
+    return {
+        "apiVersion": "versionedconfig.io/v1alpha1",
+        "kind": "VersionedConfig",
+        "metadata": {"name": name},
+        "spec": {"data": dict(data), **spec},
+    }
+
+
+def reading_pod_spec(config: str = "app-cfg", **more: Any) -> Manifest:
+    """A pod that takes MODE of a ConfigMap as an environment variable and mounts all of it at /cfg."""
+    key = {"name": config, "key": "MODE"}
+    container = {
+        "name": "c",
+        "image": "busybox",
+        "command": ["sleep", "1000000"],
+        "env": [{"name": "MODE", "valueFrom": {"configMapKeyRef": key}}],
+        "volumeMounts": [{"name": "v", "mountPath": "/cfg"}],
+    }
+    volume = {"name": "v", "configMap": {"name": config}}
+    return {"terminationGracePeriodSeconds": 1, "containers": [container], "volumes": [volume], **more}
+
+
+def plain_pod_spec(**more: Any) -> Manifest:
+    """A pod that refers to nothing."""
+    container = {"name": "c", "image": "busybox", "command": ["sleep", "1000000"]}
+    return {"terminationGracePeriodSeconds": 1, "containers": [container], **more}
+
+
+def pod(name: str, spec: Manifest) -> Manifest:
+    """A bare Pod."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"app": name}},
+        "spec": spec,
+    }
+
+
+def deployment(
+    name: str = "web", spec: Manifest | None = None, *, replicas: int = 4, **deployment_spec: Any
+) -> Manifest:
+    """A Deployment; of reading pods if nothing else is said."""
+    template = {"metadata": {"labels": {"app": name}}, "spec": spec or reading_pod_spec()}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": name}},
+            "template": template,
+            **deployment_spec,
+        },
+    }
+
+
+def unscheduled(spec: Manifest) -> Manifest:
+    """The same pod, bound to no node: enough of a holder, and cheap."""
+    return {**spec, "nodeSelector": {"versionedconfig.test/nowhere": "1"}}
+
+
+# -- what pods read --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one container of one pod really has on its node."""
+
+    node: str
+    pod: str
+    uid: str
+    environment: Mapping[str, str]
+    files: Mapping[str, str]
+    """`<volume>/<file>` to content."""
+
+    def mode(self, volume: str = "v", key: str = "MODE") -> set[str]:
+        """The values of a key that the pod has, in its environment and its volume: one, if all is well."""
+        return {value for value in (self.environment.get(key), self.files.get(f"{volume}/{key}")) if value}
+
+
+def live_pods(api: pykube.HTTPClient, namespace: str, app: str = "web") -> list[Manifest]:
+    """The pods that run or will, by name; those that are terminating or finished left out."""
+    found = fetch_all(api, pykube.Pod, namespace, {"app": app})
+    alive = [
+        pod
+        for pod in found
+        if "deletionTimestamp" not in pod["metadata"]
+        and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+    ]
+    return sorted(alive, key=lambda pod: str(pod["metadata"]["name"]))
+
+
+def pods_read(
+    cluster: Cluster, api: pykube.HTTPClient, namespace: str, app: str = "web", container: str = "c"
+) -> list[Reading]:
+    """What the live pods of an application read, from their nodes."""
+    readings = []
+    for found in live_pods(api, namespace, app):
+        node, name, uid = (
+            found["spec"].get("nodeName", ""),
+            found["metadata"]["name"],
+            found["metadata"]["uid"],
+        )
+        files = {path: content.decode() for path, content in cluster.files(node, uid).items()}
+        readings.append(Reading(node, name, uid, cluster.environment(node, uid, container) or {}, files))
+    return readings
+
+
+def wait_for_rollout(kubectl: Kubectl, namespace: str, name: str = "web", timeout: float = 90) -> None:
+    """Until a Deployment has all replicas available in its newest template, and no old pod is left."""
+    kubectl("rollout", "status", "-n", namespace, f"deployment/{name}", f"--timeout={timeout:g}s")
+
+
+def wait_for_pods(api: pykube.HTTPClient, namespace: str, count: int, app: str = "web") -> list[Manifest]:
+    """Until exactly that many pods of an application exist, terminating ones included."""
+
+    def all_there() -> bool:
+        return len(fetch_all(api, pykube.Pod, namespace, {"app": app})) == count
+
+    wait_until(all_there, 60, f"{count} pods of {app} in {namespace}")
+    return fetch_all(api, pykube.Pod, namespace, {"app": app})
+
+
+# -- protection, seen from outside -----------------------------------------------------------------------------------
+
+
+def wait_protected(
+    api: pykube.HTTPClient, namespace: str, name: str = "app-cfg", kind: type[Any] = pykube.ConfigMap
+) -> None:
+    """Until the object carries the finalizer."""
+    wait_until(
+        lambda: IN_USE in finalizers(fetch(api, kind, namespace, name)),
+        15,
+        f"{kind.__name__} {namespace}/{name} is protected",
+    )
+
+
+def wait_gone(
+    api: pykube.HTTPClient,
+    namespace: str | None,
+    name: str = "app-cfg",
+    kind: type[Any] = pykube.ConfigMap,
+    timeout: float = 30,
+) -> None:
+    """Until no object of that name is left."""
+    wait_until(
+        lambda: fetch(api, kind, namespace, name) is None,
+        timeout,
+        f"{kind.__name__} {namespace}/{name} is gone",
+    )
+
+
+@contextlib.contextmanager
+def temporary_namespace(kubectl: Kubectl, api: pykube.HTTPClient, prefix: str = "t") -> Iterator[str]:
+    """A namespace that pods can run in at once; deleted afterwards, without waiting for its end."""
+    name = f"{prefix}-{secrets.token_hex(3)}"
+    kubectl("create", "namespace", name)
+    try:
+        # Both are made by controllers, and no pod starts without them.
+        wait_until(
+            lambda: fetch(api, pykube.ServiceAccount, name, "default"), 30, f"ServiceAccount in {name}"
+        )
+        wait_until(lambda: fetch(api, pykube.ConfigMap, name, "kube-root-ca.crt"), 30, f"CA bundle in {name}")
+        yield name
+    finally:
+        kubectl("delete", "namespace", name, "--wait=false", check=False)
+
+
+def settle(kubectl: Kubectl, api: pykube.HTTPClient, *, versions: bool = False) -> None:
+    """Until the operator has worked off what was there before: something new is protected, in a namespace of its
+    own, and with `versions` a new VersionedConfig is ready. "It does nothing more" needs an end to wait for."""
+    with temporary_namespace(kubectl, api, "settle") as namespace:
+        holder = pod("holder", unscheduled(reading_pod_spec()))
+        kubectl.create(namespace, config_map(), holder)
+        wait_protected(api, namespace)
+        if versions:
+            kubectl.create(namespace, versioned_config("app", {"MODE": "blue"}))
+            kubectl("wait", "-n", namespace, "--for=condition=Ready", "vcfg/app", "--timeout=30s")
+
+
+@dataclass
+class Writes:
+    """Writes by one user since the object was made, as the API server's audit log tells them."""
+
+    audit_log: Path
+    user: str = OPERATOR_USER
+    _start: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._start = self.audit_log.stat().st_size
+
+    def seen(self, *, without: Callable[[str], bool] = lambda namespace: False) -> list[str]:
+        """`patch configmaps t/app-cfg: 200` each. `without` says which namespaces do not count."""
+        with self.audit_log.open("rb") as log:
+            log.seek(self._start)
+            lines = log.read().splitlines()
+        return [text for line in lines if (text := self._write(json.loads(line), without)) is not None]
+
+    def _write(self, event: Manifest, without: Callable[[str], bool]) -> str | None:
+        target = event.get("objectRef", {})
+        resource, namespace = target.get("resource", ""), target.get("namespace", "")
+        if (
+            event.get("stage") != "ResponseComplete"
+            or event["user"].get("username") != self.user
+            or event["verb"] not in ("create", "update", "patch", "delete", "deletecollection")
+            or resource.startswith("selfsubject")  # asks for permissions; stores nothing
+            or without(namespace)
+        ):
+            return None
+        where = "/".join(filter(None, (namespace, target.get("name", ""), target.get("subresource", ""))))
+        return f"{event['verb']} {resource} {where}: {event.get('responseStatus', {}).get('code')}"
+
+
+# -- the operator ----------------------------------------------------------------------------------------------------
+
+
+def install(kubectl: Kubectl, api: pykube.HTTPClient) -> None:
+    """CRDs, roles and policies as shipped, without the Deployment: the operator under test runs beside the cluster.
+    Returns when the policies are in force."""
+    rendered = kubectl("kustomize", str(ROOT / "manifests" / "base")).stdout
+    shipped = [document for document in yaml.safe_load_all(rendered) if document]
+    wanted = [document for document in shipped if document["kind"] != "Deployment"]
+    # Custom resources' kinds must be served before objects of them are sent; namespaces before what is in them.
+    wanted.sort(key=lambda document: document["kind"] not in ("Namespace", "CustomResourceDefinition"))
+    kubectl("apply", "--server-side", "-f", "-", stdin=as_list(wanted))
+    crds = [f"crd/{d['metadata']['name']}" for d in wanted if d["kind"] == "CustomResourceDefinition"]
+    kubectl("wait", "--for=condition=Established", *crds, "--timeout=30s")
+    _wait_for_policies(kubectl, api)
+
+
+def _wait_for_policies(kubectl: Kubectl, api: pykube.HTTPClient) -> None:
+    """The API server compiles a policy some time after it was stored; dry runs tell when."""
+    with temporary_namespace(kubectl, api, "policies") as namespace:
+        probe = config_map("probe")
+        probe["metadata"]["finalizers"] = [IN_USE]
+        kubectl.create(namespace, probe)
+        bare = '{"metadata":{"finalizers":null}}'
+        strip = ("patch", "-n", namespace, "configmap/probe", "--type=merge", "-p", bare)
+        try:
+            wait_until(
+                lambda: "Warning:" in _dry_delete(kubectl, namespace).stderr,
+                30,
+                "deletion in use is warned of",
+            )
+            wait_until(
+                lambda: kubectl(*strip, "--dry-run=server", check=False).returncode != 0,
+                30,
+                "dropping the finalizer is refused",
+            )
+        finally:
+            kubectl(*strip, f"--as={OPERATOR_USER}", check=False)
+
+
+def _dry_delete(kubectl: Kubectl, namespace: str) -> subprocess.CompletedProcess[str]:
+    return kubectl("delete", "-n", namespace, "configmap/probe", "--dry-run=server", "--wait=false")
+
+
+def operator_kubeconfig(kubectl: Kubectl, path: Path) -> Path:
+    """A kubeconfig of the operator's own ServiceAccount: it has exactly the shipped roles, whoever runs the tests."""
+    shown = kubectl("config", "view", "--raw", "--minify", "--flatten", "-o", "json").stdout
+    server = json.loads(shown)["clusters"][0]["cluster"]
+    token = kubectl("create", "token", "-n", OPERATOR_NAMESPACE, "versionedconfig", "--duration=10h").stdout
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "cluster", "cluster": server}],
+        "users": [{"name": "operator", "user": {"token": token.strip()}}],
+        "contexts": [{"name": "operator", "context": {"cluster": "cluster", "user": "operator"}}],
+        "current-context": "operator",
+    }
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(document))
+    return path
+
+
+class Operator:
+    """The operator's process. It can be stopped, killed and started as often as a test likes."""
+
+    def __init__(self, kubeconfig: Path, log_file: Path, *, linger_seconds: float = 1.0) -> None:
+        self.kubeconfig = kubeconfig
+        self.log_file = log_file
+        self.linger_seconds = linger_seconds
+        self.process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
+        self._metrics_port = 0
+        self._health_port = 0
+
+    @property
+    def running(self) -> bool:
+        """Started and not ended."""
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def log(self) -> str:
+        """Of all starts."""
+        return self.log_file.read_text() if self.log_file.exists() else ""
+
+    def log_tail(self, lines: int = 40) -> str:
+        """The end of the log."""
+        return "\n".join(self.log.splitlines()[-lines:])
+
+    def start(self, *, detached: bool = False) -> None:
+        """Start it and wait until it works. `detached`: it outlives this process."""
+        assert not self.running, "the operator runs already"
+        self._log_start = len(self.log)
+        self._metrics_port, self._health_port = free_port(), free_port()
+        command = [
+            *(sys.executable, "-m", "versionedconfig", "run", "--kubeconfig", str(self.kubeconfig)),
+            *("--linger-seconds", f"{self.linger_seconds:g}"),
+            *("--metrics-port", str(self._metrics_port), "--health-port", str(self._health_port)),
+        ]
+        environment = {k: v for k, v in os.environ.items() if k not in ("KUBECONFIG", "POD_NAMESPACE")}
+        with self.log_file.open("ab") as log:
+            # A session of its own: a Ctrl-C at the terminal is for the tests, which end it in their order.
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+                preexec_fn=None if detached else die_with_parent,
+            )
+        self.wait_ready()
+
+    def wait_ready(self, timeout: float = 30) -> None:
+        """Until everything is listed and /healthz says so."""
+
+        def ready() -> bool:
+            assert self.running, f"the operator ended by itself:\n{self.log_tail()}"
+            # The log first: kopf gives the same answer to probes for ten seconds.
+            return " synced " in self.log[self._log_start :] and bool(self.health().get("synced"))
+
+        wait_until(ready, timeout, "the operator is ready")
+
+    def stop(self) -> None:
+        """End it in good order, as a Deployment would."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL: no chance to clean up."""
+        self._end(signal.SIGKILL)
+
+    def health(self) -> dict[str, Any]:
+        """What /healthz says; empty while it is not served."""
+        try:
+            found: dict[str, Any] = json.loads(_http_get(self._health_port, "/healthz"))
+        except OSError:
+            return {}
+        return found
+
+    def metrics(self) -> dict[str, float]:
+        """Series, as in `versionedconfig_blocked_deletions{kind="ConfigMap"}`, to value."""
+        lines = _http_get(self._metrics_port, "/metrics").splitlines()
+        series = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
+        return {name: float(value) for name, value in series}
+
+    def complaints(self) -> list[str]:
+        """Lines of the log that must not be there: tracebacks, errors and worse."""
+        bad = re.compile(r"^(Traceback|\S+ (ERROR|CRITICAL) )")
+        return [line for line in self.log.splitlines() if bad.match(line)]
+
+    def _end(self, how: signal.Signals) -> None:
+        if self.process is None:
+            return
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        try:
+            self.process.wait(15)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError("the operator did not end within 15 s of SIGTERM") from None
+
+
+def _http_get(port: int, path: str) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as response:
+        text: str = response.read().decode()
+        return text
+
+
+def die_with_parent() -> None:
+    """To be run in a child before exec: it dies when its parent does, even by SIGKILL. Linux only."""
+    if sys.platform == "linux":
+        import ctypes
+
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+# -- when something failed -------------------------------------------------------------------------------------------
+
+
+def describe(kubectl: Kubectl, namespace: str) -> str:
+    """The namespace as kubectl's tables show it. No table shows content."""
+    questions = [
+        ("get", "pods,deployments,replicasets,jobs,configmaps,secrets", "-o", "wide"),
+        ("get", "vcfg"),
+        ("get", "events", "--sort-by=.lastTimestamp"),
+    ]
+    with ThreadPoolExecutor() as pool:
+        answers = pool.map(lambda q: kubectl(*q, "-n", namespace, check=False), questions)
+        return "\n".join(answer.stdout + answer.stderr for answer in answers)
