@@ -128,13 +128,13 @@ def run(settings: Settings) -> None:
         for operator in running:
             operator.versions.changed(owner, uid=uid or "", generation=meta.get("generation", 0))
 
-    @kopf.on.probe(registry=registry, id="mirrors")
-    async def mirrors(**_: Any) -> str:
+    @kopf.on.probe(registry=registry, id="synced")
+    async def synced(**_: Any) -> bool:
         for operator in running:
             if problem := operator.view.problem(DEAF_SECONDS):
                 # Only a permanent error turns the answer into a 500 (kopf retries others within the request).
                 raise kopf.PermanentError(problem)
-        return "synced"
+        return True
 
     options = settings
     tune_gc()

@@ -479,7 +479,7 @@ class Api:
                 # Exec plugins and token files of a kubeconfig are read once by the official loader; a bound
                 # token of a pod may be younger than its one-minute cache. A 401 was not executed, so even a
                 # write may be sent again.
-                if response.status == 401 and await self._reauthenticate(authentication):
+                if response.status == 401 and not fresh and await self._reauthenticate(authentication):
                     fresh = True
                     continue
                 raise await _refusal(response)
