@@ -11,24 +11,26 @@ import pytest
 
 from e2e import cluster as clusters
 from e2e import harness
+from e2e.cluster.provide import Cluster
 from e2e.harness import Kubectl, Operator
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[harness.Cluster]:
-    """Dies with this process, however that ends."""
-    with clusters.provide.find() as found:
+def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
+    """One that is made here dies with this process, however that ends."""
+    terminal = pytestconfig.pluginmanager.getplugin("terminalreporter")
+    with clusters.provide.find(progress=lambda message: terminal.write_line(f"cluster: {message}")) as found:
         yield found
 
 
 @pytest.fixture(scope="session")
-def kubectl(cluster: harness.Cluster) -> Kubectl:
+def kubectl(cluster: Cluster) -> Kubectl:
     """As an administrator."""
     return Kubectl(cluster.kubectl, cluster.kubeconfig)
 
 
 @pytest.fixture(scope="session")
-def api(cluster: harness.Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[pykube.HTTPClient]:
+def api(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[pykube.HTTPClient]:
     """As an administrator, without starting a process for each question."""
     client = harness.connect(cluster, tmp_path_factory.mktemp("client"))
     yield client
@@ -78,11 +80,18 @@ def namespace(kubectl: Kubectl, api: pykube.HTTPClient) -> Iterator[str]:
 
 
 @pytest.fixture
-def audit_log(cluster: harness.Cluster) -> Path:
+def audit_log(cluster: Cluster) -> Path:
     """Of the API server; only a local cluster has one."""
     if cluster.audit_log is None:
         pytest.skip("this cluster's audit log cannot be read")
     return cluster.audit_log
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests on a cluster take longer than others, and the first one waits for the cluster to be built."""
+    for item in items:
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(180, func_only=True))
 
 
 @pytest.hookimpl(wrapper=True)

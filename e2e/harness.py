@@ -16,14 +16,16 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import pykube
 import yaml
+
+from e2e.cluster.provide import Cluster as Cluster
 
 T = TypeVar("T")
 Manifest = dict[str, Any]
@@ -33,26 +35,7 @@ OPERATOR_NAMESPACE: Final = "versionedconfig-system"
 OPERATOR_USER: Final = f"system:serviceaccount:{OPERATOR_NAMESPACE}:versionedconfig"
 IN_USE: Final = "versionedconfig.io/in-use"
 IGNORE: Final = "versionedconfig.io/ignore"
-
-
-class Cluster(Protocol):
-    """What is needed of a cluster; e2e.cluster gives it, and any kubeconfig does."""
-
-    @property
-    def kubeconfig(self) -> Path: ...
-    @property
-    def kubectl(self) -> Path: ...
-    @property
-    def nodes(self) -> Sequence[str]: ...
-    @property
-    def audit_log(self) -> Path | None:
-        """JSON lines of the API server, where they can be had."""
-
-    def files(self, node: str, pod_uid: str) -> Mapping[str, bytes]:
-        """What stands in a pod's volumes on its node: `<volume>/<file>` to content."""
-
-    def environment(self, node: str, pod_uid: str, container: str) -> Mapping[str, str] | None:
-        """What the container was started with; None if it was not."""
+RELEASE: Final = "versionedconfig.io/release"
 
 
 # -- commands and waits ----------------------------------------------------------------------------------------------
@@ -346,6 +329,30 @@ def wait_gone(
     )
 
 
+def versioned_configs(api: pykube.HTTPClient) -> type[Any]:
+    """The kind, for `fetch` and its like; the CRD must be served."""
+    kind: type[Any] = pykube.object_factory(api, "versionedconfig.io/v1alpha1", "VersionedConfig")
+    return kind
+
+
+def wait_versioned(
+    api: pykube.HTTPClient, namespace: str, name: str, timeout: float = 60, *, besides: str = ""
+) -> Manifest:
+    """Until a VersionedConfig is ready as it stands now, with another version than `besides`.
+
+    `kubectl wait --for=condition=Ready` alone may be told of an older generation."""
+
+    def ready() -> Manifest | None:
+        found = fetch(api, versioned_configs(api), namespace, name) or {}
+        status = found.get("status", {})
+        told = [c for c in status.get("conditions", []) if c["type"] == "Ready" and c["status"] == "True"]
+        generation = found.get("metadata", {}).get("generation")
+        new = status.get("currentVersion", "") not in ("", besides)
+        return found if new and told and told[0].get("observedGeneration") == generation else None
+
+    return wait_until(ready, timeout, f"VersionedConfig {namespace}/{name} is ready")
+
+
 @contextlib.contextmanager
 def temporary_namespace(kubectl: Kubectl, api: pykube.HTTPClient, prefix: str = "t") -> Iterator[str]:
     """A namespace that pods can run in at once; deleted afterwards, without waiting for its end."""
@@ -362,6 +369,16 @@ def temporary_namespace(kubectl: Kubectl, api: pykube.HTTPClient, prefix: str = 
         kubectl("delete", "namespace", name, "--wait=false", check=False)
 
 
+def wait_for_others_to_end(api: pykube.HTTPClient) -> None:
+    """Until no namespace of an earlier test is on its way out: the operator has work to do in those."""
+
+    def all_ended() -> bool:
+        namespaces = pykube.Namespace.objects(api)
+        return not any("deletionTimestamp" in found.obj["metadata"] for found in namespaces)
+
+    wait_until(all_ended, 60, "namespaces of earlier tests are gone")
+
+
 def settle(kubectl: Kubectl, api: pykube.HTTPClient, *, versions: bool = False) -> None:
     """Until the operator has worked off what was there before: something new is protected, in a namespace of its
     own, and with `versions` a new VersionedConfig is ready. "It does nothing more" needs an end to wait for."""
@@ -371,7 +388,7 @@ def settle(kubectl: Kubectl, api: pykube.HTTPClient, *, versions: bool = False) 
         wait_protected(api, namespace)
         if versions:
             kubectl.create(namespace, versioned_config("app", {"MODE": "blue"}))
-            kubectl("wait", "-n", namespace, "--for=condition=Ready", "vcfg/app", "--timeout=30s")
+            wait_versioned(api, namespace, "app")
 
 
 @dataclass
@@ -495,13 +512,15 @@ class Operator:
         """The end of the log."""
         return "\n".join(self.log.splitlines()[-lines:])
 
-    def start(self, *, detached: bool = False) -> None:
-        """Start it and wait until it works. `detached`: it outlives this process."""
+    def start(self, *, beside: Path | None = None) -> None:
+        """Start it and wait until it works. It ends with this process at the latest, or goes on and ends when the file
+        `beside` vanishes."""
         assert not self.running, "the operator runs already"
         self._log_start = len(self.log)
         self._metrics_port, self._health_port = free_port(), free_port()
         command = [
-            *(sys.executable, "-m", "versionedconfig", "run", "--kubeconfig", str(self.kubeconfig)),
+            *(sys.executable, "-m", "e2e.tied", str(beside or "-")),
+            *("versionedconfig", "run", "--kubeconfig", str(self.kubeconfig)),
             *("--linger-seconds", f"{self.linger_seconds:g}"),
             *("--metrics-port", str(self._metrics_port), "--health-port", str(self._health_port)),
         ]
@@ -510,12 +529,12 @@ class Operator:
             # A session of its own: a Ctrl-C at the terminal is for the tests, which end it in their order.
             self.process = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL if beside else subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 env=environment,
+                cwd=ROOT,
                 start_new_session=True,
-                preexec_fn=None if detached else die_with_parent,
             )
         self.wait_ready()
 
@@ -567,21 +586,15 @@ class Operator:
             self.process.kill()
             self.process.wait()
             raise AssertionError("the operator did not end within 15 s of SIGTERM") from None
+        finally:
+            if self.process.stdin is not None:
+                self.process.stdin.close()
 
 
 def _http_get(port: int, path: str) -> str:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as response:
         text: str = response.read().decode()
         return text
-
-
-def die_with_parent() -> None:
-    """To be run in a child before exec: it dies when its parent does, even by SIGKILL. Linux only."""
-    if sys.platform == "linux":
-        import ctypes
-
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 # -- when something failed -------------------------------------------------------------------------------------------

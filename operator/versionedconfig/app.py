@@ -5,6 +5,7 @@ The only file that knows kopf.
 
 import asyncio
 import logging
+import os
 from collections.abc import Coroutine
 from typing import Any
 
@@ -103,6 +104,9 @@ def run(settings: Settings) -> None:
 
     @kopf.on.login(registry=registry)
     def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
+        if options.kubeconfig:
+            os.environ["KUBECONFIG"] = options.kubeconfig  # kopf takes the path from nowhere else
+            return kopf.login_with_kubeconfig(**kwargs)
         return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
 
     @kopf.on.startup(registry=registry)
@@ -116,6 +120,7 @@ def run(settings: Settings) -> None:
 
     @kopf.on.cleanup(registry=registry)
     async def end(**_: Any) -> None:
+        stop.set()  # after a signal kopf would wait five seconds for its own task that waits for this
         for operator in running:
             await operator.stop()
 

@@ -95,7 +95,7 @@ class Status(_Struct, frozen=True):
 
     observed_generation: int = 0
     current_version: str = ""
-    current_since: str = ""
+    current_since: str | None = None
     targets_summary: str = ""
     versions: list[VersionStatus] = []
     targets: list[TargetStatus] = []

@@ -1,0 +1,1 @@
+"""End to end: the local cluster, the scenarios on it, the demonstration."""

@@ -1,0 +1,74 @@
+"""`python -m e2e.cluster up|status|down`."""
+
+import sys
+import time
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from e2e.cluster import local
+from e2e.cluster.errors import ClusterError
+
+cli = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=str(__doc__))
+console = Console(stderr=True)
+Name = Annotated[str, typer.Option(help="Several clusters can run side by side.")]
+
+
+@cli.command()
+def up(
+    name: Name = "default",
+    nodes: Annotated[int, typer.Option(min=0, help="How many nodes.")] = 3,
+    fresh: Annotated[bool, typer.Option(help="Begin anew if it runs already.")] = False,
+    port: Annotated[int, typer.Option(help="Of the API server; 0: any free one.")] = 0,
+) -> None:
+    """Start a cluster, or find it running. The first time its programs are built, which takes minutes."""
+    started = time.monotonic()
+    with console.status("starting") as status:
+
+        def progress(message: str) -> None:
+            elapsed = f"{time.monotonic() - started:5.0f} s  "
+            status.update(message)
+            console.print(elapsed + message)
+
+        cluster = local.up(name, nodes, fresh=fresh, port=port, progress=progress)
+    print(f"export KUBECONFIG={cluster.kubeconfig}")
+    print(f"export PATH={cluster.programs}:$PATH")
+
+
+@cli.command()
+def status(name: Name = "default") -> None:
+    """Its processes and where its logs are; exits 1 if it does not run."""
+    cluster = local.find(name)
+    if cluster is None:
+        console.print(f"no cluster named {name} runs; start it with: python -m e2e.cluster up --name {name}")
+        sys.exit(1)
+    table = Table("process", "pid", "starts", "log")
+    for process, state in cluster.processes().items():
+        table.add_row(
+            process, str(state["pid"]), str(state["starts"]), str(cluster.folder / f"{process}.log")
+        )
+    Console().print(table)
+
+
+@cli.command()
+def down(
+    name: Name = "default", every: Annotated[bool, typer.Option("--all", help="Every cluster.")] = False
+) -> None:
+    """End a cluster and all that belongs to it; the built programs stay in the cache."""
+    for each in local.names() if every else [name]:
+        console.print(f"{each} is down" if local.stop(each) else f"no cluster named {each}")
+
+
+def main() -> None:
+    """Entry point: errors a person can mend end with 2 and without a traceback."""
+    try:
+        cli()
+    except ClusterError as error:
+        console.print(f"[red]error:[/] {error}", highlight=False)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.opentelemetry.io/otel/trace/noop"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	remote "k8s.io/cri-client/pkg"
+	cadvisortest "k8s.io/kubernetes/pkg/kubelet/cadvisor/testing"
+	"k8s.io/kubernetes/pkg/kubelet/cm"
+	"k8s.io/kubernetes/pkg/kubemark"
+)
+
+type node struct {
+	name, dir, socket, kubeconfig string
+	port                          int
+	syncFrequency                 time.Duration
+}
+
+func runKubelet(node node) error {
+	ctx := context.Background()
+	config, err := clientcmd.BuildConfigFromFlags("", node.kubeconfig)
+	if err != nil {
+		return err
+	}
+	config.QPS, config.Burst = 100, 200
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	// Leases must not wait behind pod updates.
+	config.QPS = -1
+	heartbeats, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	endpoint := "unix://" + node.socket
+	runtimeService, err := remote.NewRemoteRuntimeService(ctx, endpoint, 15*time.Second, noop.NewTracerProvider(), false)
+	if err != nil {
+		return err
+	}
+	imageService, err := remote.NewRemoteImageService(ctx, endpoint, 15*time.Second, noop.NewTracerProvider(), false)
+	if err != nil {
+		return err
+	}
+	// kubemark makes temporary folders of its own; they belong into the node's.
+	if err := os.Setenv("TMPDIR", node.dir); err != nil {
+		return err
+	}
+	flags, kubelet := kubemark.GetHollowKubeletConfig(&kubemark.HollowKubeletOptions{
+		NodeName: node.name, KubeletPort: node.port, MaxPods: 500,
+	})
+	flags.RootDirectory = filepath.Join(node.dir, "kubelet")
+	kubelet.Address = "127.0.0.1"
+	kubelet.SyncFrequency.Duration = node.syncFrequency
+	kubelet.SerializeImagePulls = false
+	hollow := kubemark.NewHollowKubelet(flags, kubelet, client, heartbeats,
+		&cadvisortest.Fake{NodeName: node.name}, imageService, runtimeService, cm.NewStubContainerManager())
+	// Without one the kubelet makes the real one; kubemark's calls every container ready.
+	hollow.KubeletDeps.ProbeManager = nil
+	hollow.Run(ctx)
+	return nil
+}
