@@ -18,8 +18,13 @@ from e2e.harness import Kubectl, Operator
 @pytest.fixture(scope="session")
 def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
     """One that is made here dies with this process, however that ends."""
-    terminal = pytestconfig.pluginmanager.getplugin("terminalreporter")
-    with clusters.provide.find(progress=lambda message: terminal.write_line(f"cluster: {message}")) as found:
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+
+    def progress(message: str) -> None:
+        with capture.global_and_fixture_disabled():
+            print(f"\ncluster: {message}", end="", flush=True)
+
+    with clusters.provide.find(progress=progress) as found:
         yield found
 
 

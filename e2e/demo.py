@@ -44,6 +44,11 @@ class Story:
         self.kubectl = Kubectl(cluster.kubectl, cluster.kubeconfig)
         self.kubectl("create", "namespace", namespace)
 
+    def title(self, text: str) -> None:
+        """A part begins."""
+        self.console.print()
+        self.console.rule(f"[bold]{text}", align="left")
+
     def say(self, text: str) -> None:
         """What comes next, and why."""
         self.console.print(f"\n{text}")
@@ -55,12 +60,14 @@ class Story:
         where = ("-n", self.namespace)
         comment = f"  [dim]# {escape(summary(stdin))}[/]" if stdin else ""
         self.console.print(
-            f"  [cyan]$ kubectl {escape(shlex.join((*args, *where)))}[/]{comment}", highlight=False
+            f"  [cyan]$ kubectl {escape(shlex.join((*args, *where)))}[/]{comment}",
+            highlight=False,
+            soft_wrap=True,
         )
         done = self.kubectl(*args, *where, stdin=harness.as_list([stdin]) if stdin else None, check=not fails)
         for line in (done.stdout + done.stderr).splitlines():
             colour = "yellow" if line.startswith(("Warning", "Error")) else "dim"
-            self.console.print(f"    [{colour}]{escape(line)}[/]", highlight=False)
+            self.console.print(f"    [{colour}]{escape(line)}[/]", highlight=False, soft_wrap=True)
         if fails:
             self.holds("that is refused", done.returncode != 0)
         return done
@@ -124,7 +131,7 @@ def put_to_use(story: Story, content: str) -> None:
 
 def fault(story: Story) -> None:
     """Without the operator: old content under a new object."""
-    story.console.rule("[bold](a) What goes wrong without the operator", align="left")
+    story.title("(a) What goes wrong without the operator")
     put_to_use(story, "old")
     story.say(
         "The content has to change. It is immutable, so it is deleted and created anew, and the pods restarted:"
@@ -159,7 +166,7 @@ def _about(event: Manifest) -> bool:
 
 def protection(story: Story) -> None:
     """With the operator: the same steps."""
-    story.console.rule("[bold](b) The same steps with the operator", align="left")
+    story.title("(b) The same steps with the operator")
     put_to_use(story, "old")
     with story.console.status("the ConfigMap is being protected …"):
         harness.wait_protected(story.api, story.namespace, "testcm")
@@ -209,7 +216,7 @@ def protection(story: Story) -> None:
 
 def versions(story: Story) -> None:
     """A VersionedConfig: content changes without any name being used twice."""
-    story.console.rule("[bold](c) A VersionedConfig: change content, go back", align="left")
+    story.title("(c) A VersionedConfig: change content, go back")
     story.say("Content with a logical name, and a Deployment that refers to that name:")
     spec = harness.reading_pod_spec("app-config")
     story.run("apply", "-f", "-", stdin=harness.versioned_config("app-config", {"MODE": "first"}))
@@ -241,7 +248,7 @@ def versions(story: Story) -> None:
     _all_read(story, first, "first")
     with story.console.status("the operator looks at it …"):
         harness.settle(story.kubectl, story.api, versions=True)
-    story.run("get", "vcfg/app-config")
+    story.run("get", "vcfg/app-config", "-o", "jsonpath={.status.targets[0].message}")
     story.holds("the operator leaves it so", _reference(story) == first)
     story.holds("and keeps the second version", story.content(second, "MODE") == "second")
 
@@ -350,7 +357,7 @@ def main() -> int:
             if not keep:
                 ending.enter_context(cluster)
             status.stop()
-            console.print(f"A local cluster with {len(cluster.nodes)} nodes runs.\n")
+            console.print(f"A local cluster with {len(cluster.nodes)} nodes runs.")
             tell(console, cluster, cluster.folder, keep=keep)
     except (AssertionError, NotTrue, clusters.ClusterError) as error:
         console.print(f"\n[bold red]It does not hold:[/] {escape(str(error))}", highlight=False)

@@ -438,6 +438,9 @@ def install(kubectl: Kubectl, api: pykube.HTTPClient) -> None:
     kubectl("apply", "--server-side", "-f", "-", stdin=as_list(wanted))
     crds = [f"crd/{d['metadata']['name']}" for d in wanted if d["kind"] == "CustomResourceDefinition"]
     kubectl("wait", "--for=condition=Established", *crds, "--timeout=30s")
+    # Established comes a little before the API server's cache of the kind; until then it answers 429.
+    cached = ("get", "--raw", "/apis/versionedconfig.io/v1alpha1/versionedconfigs?resourceVersion=0")
+    wait_until(lambda: kubectl(*cached, check=False).returncode == 0, 30, "VersionedConfigs are served")
     _wait_for_policies(kubectl, api)
 
 

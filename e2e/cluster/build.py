@@ -38,7 +38,7 @@ TOOLS: Final = {
 class Progress(Protocol):
     """Where to tell how far things are."""
 
-    def __call__(self, message: str) -> None: ...
+    def __call__(self, message: str, /) -> None: ...
 
 
 def quiet(message: str) -> None:

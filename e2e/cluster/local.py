@@ -25,6 +25,9 @@ READY_SECONDS: Final = 90.0
 VOLUME_PLUGINS: Final = ("configmap", "secret", "projected")
 ROOT: Final = Path(__file__).resolve().parents[2]
 
+_started: Final[dict[str, subprocess.Popen[bytes]]] = {}
+"""Supervisors that are children of this process, by cluster: dropping one unreaped is a ResourceWarning."""
+
 
 @dataclass(frozen=True)
 class LocalCluster:
@@ -165,6 +168,7 @@ def up(
         raise
     finally:
         os.close(read_end)
+    _started[name] = supervisor
     if not tied:
         os.close(write_end)
     state = {
@@ -219,6 +223,8 @@ def stop(name: str) -> bool:
                 # The kernel ends its children with it.
                 supervisor.kill()
                 supervisor.wait(10)
+    if (child := _started.pop(name, None)) is not None:
+        child.wait()
     shutil.rmtree(folder, ignore_errors=True)
     return True
 

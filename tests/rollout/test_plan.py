@@ -128,8 +128,8 @@ def test_a_paused_deployment_gets_its_template_and_holds_no_slot() -> None:
     assert result.granted == {"b"}
 
 
-def test_a_failed_target_keeps_its_slot() -> None:
-    aim = replace(AIM, max_concurrent=1)
+def test_a_failed_target_stops_the_rollout() -> None:
+    aim = replace(AIM, max_concurrent=3)
     result = step([workload("a", "app-2", health=Health.FAILED), workload("b", "app-1")], aim=aim)
 
     assert not result.granted

@@ -4,6 +4,7 @@ Thin: reads the view, asks `decide`, writes. Everything is derived anew from the
 since when a key is unused, and losing it makes the operator slower to release, never faster.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -20,6 +21,8 @@ from versionedconfig.settings import Settings
 from versionedconfig.view import RUNNING_PODS, PodItem, View, api_path
 
 logger = logging.getLogger(__name__)
+
+WRITES_IN_FLIGHT = 10
 
 RETELL_SECONDS = 60.0
 """How often the Event of a blocked deletion is brought up to date."""
@@ -60,6 +63,7 @@ class ProtectionController:
 
     async def reconcile(self, namespace: str, keys: list[ConfigKey]) -> None:
         """One pass over keys of one namespace; costs at most one live list, however many may be released."""
+        unprotected: list[Incarnation] = []
         candidates: list[Incarnation] = []
         for key in keys:
             incarnation = self._view.incarnation(key)
@@ -77,7 +81,7 @@ class ProtectionController:
             )
             match decide(situation, self._settings.linger_seconds):
                 case Do.ADD:
-                    await self._add(incarnation)
+                    unprotected.append(incarnation)
                 case Do.LINGER:
                     self.queue.add_after(key, self._settings.linger_seconds - unused)
                 case Do.VERIFY:
@@ -88,6 +92,9 @@ class ProtectionController:
                 await self._tell_blocked(incarnation)
             else:
                 self._metrics.blocked(key, None)
+        # A few at a time: a start finds thousands to do, and each costs a round trip.
+        for start in range(0, len(unprotected), WRITES_IN_FLIGHT):
+            await asyncio.gather(*map(self._add, unprotected[start : start + WRITES_IN_FLIGHT]))
         if candidates:
             await self._release_unheld(namespace, candidates)
 

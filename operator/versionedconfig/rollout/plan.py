@@ -24,8 +24,8 @@ class State(StrEnum):
     OVERRIDDEN = "Overridden"
 
 
-BUSY = frozenset({State.UPDATING, State.FAILED})
-"""These hold a slot of maxConcurrent: a failed target stops the rollout instead of letting the next one fail too."""
+MOVED = frozenset({State.UPDATING, State.FAILED})
+"""At the current version and not healthy with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +121,13 @@ def plan(
                 message=message,
             )
         )
-    busy = sum(target.state in BUSY for target in targets)
-    free = max_concurrent(aim.max_concurrent, len(targets)) - busy
+    states = [target.state for target in targets]
+    free = max_concurrent(aim.max_concurrent, len(targets)) - states.count(State.UPDATING)
+    if aim.paused or State.FAILED in states:
+        # onFailure: Pause. What made one target fail would make the next ones fail too.
+        free = 0
     waiting = [target.name for target in targets if target.state == State.WAITING]
-    granted = frozenset(waiting[: max(0, free)]) if not aim.paused else frozenset()
+    granted = frozenset(waiting[: max(0, free)])
     return Plan(tuple(targets), granted)
 
 
@@ -151,7 +154,7 @@ def _assess(aim: Aim, workload: Workload, moved: bool) -> tuple[State, str, str]
 
 def _same_phase(before: str, now: State) -> bool:
     """Updating and failed are one phase: `since` counts from the move, so that a deadline once passed stays so."""
-    return before == now or (before in BUSY and now in BUSY)
+    return before == now or (before in MOVED and now in MOVED)
 
 
 def _text(moment: datetime) -> str:

@@ -1,0 +1,808 @@
+"""Content becomes versions, workloads move to them on real kubelets, and old versions stay while anything needs them.
+
+Waits are on conditions. "It does not happen" is shown at the end of something that the operator did afterwards.
+"""
+
+import base64
+import contextlib
+import itertools
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pykube
+import pytest
+
+from e2e import harness
+from e2e.harness import (
+    IN_USE,
+    Cluster,
+    Kubectl,
+    Manifest,
+    Operator,
+    Writes,
+    config_map,
+    deployment,
+    fetch,
+    fetch_all,
+    plain_pod_spec,
+    pod,
+    pods_read,
+    reading_pod_spec,
+    settle,
+    unscheduled,
+    versioned_config,
+    wait_for_rollout,
+    wait_gone,
+    wait_until,
+    wait_versioned,
+)
+
+MIB = 1 << 20
+
+
+# -- what there is ---------------------------------------------------------------------------------------------------
+
+
+def get(api: pykube.HTTPClient, namespace: str, name: str, kind: type[Any]) -> Manifest:
+    """The object, which must exist."""
+    found = fetch(api, kind, namespace, name)
+    assert found is not None, f"there is no {kind.__name__} {name}"
+    return found
+
+
+def resource(api: pykube.HTTPClient, namespace: str, name: str = "app-cfg") -> Manifest:
+    """The VersionedConfig."""
+    return get(api, namespace, name, harness.versioned_configs(api))
+
+
+def version_of(api: pykube.HTTPClient, namespace: str, name: str = "app-cfg", *, besides: str = "") -> str:
+    """Waits until the VersionedConfig is ready; the version that is current then."""
+    return str(wait_versioned(api, namespace, name, besides=besides)["status"]["currentVersion"])
+
+
+def wait_condition(
+    api: pykube.HTTPClient, namespace: str, kind: str, reason: str, name: str = "app-cfg"
+) -> Manifest:
+    """Until that condition is true for that reason, about the VersionedConfig as it stands now."""
+
+    def told() -> Manifest | None:
+        found = resource(api, namespace, name)
+        about = found["metadata"]["generation"]
+        for condition in found.get("status", {}).get("conditions", []):
+            if condition["type"] == kind and condition["observedGeneration"] == about:
+                wanted = (condition["status"], condition["reason"]) == ("True", reason)
+                return dict(condition) if wanted else None
+        return None
+
+    return wait_until(told, 30, f"{name} has {kind}=True, {reason}")
+
+
+def wait_ready_reason(api: pykube.HTTPClient, namespace: str, reason: str) -> None:
+    """Until the condition Ready gives that reason."""
+
+    def told() -> bool:
+        conditions = resource(api, namespace).get("status", {}).get("conditions", [])
+        return any((c["type"], c["reason"]) == ("Ready", reason) for c in conditions)
+
+    wait_until(told, 30, f"Ready tells {reason}")
+
+
+def edit(kubectl: Kubectl, namespace: str, name: str = "app-cfg", **spec: Any) -> None:
+    """Change fields of a VersionedConfig; null removes one."""
+    patch = json.dumps({"spec": spec})
+    kubectl("patch", "-n", namespace, f"vcfg/{name}", "--type=merge", "--patch-file=/dev/stdin", stdin=patch)
+
+
+def change(kubectl: Kubectl, api: pykube.HTTPClient, namespace: str, mode: str, before: str = "") -> str:
+    """Other content; waits until every target is through. The new version."""
+    edit(kubectl, namespace, data={"MODE": mode})
+    return version_of(api, namespace, besides=before)
+
+
+def template(api: pykube.HTTPClient, namespace: str, name: str = "web") -> Manifest:
+    """The pod spec of a Deployment's template."""
+    found: Manifest = get(api, namespace, name, pykube.Deployment)["spec"]["template"]["spec"]
+    return found
+
+
+def names_in(pod_spec: Manifest) -> set[str]:
+    """The ConfigMaps that a pod spec as made by `reading_pod_spec` refers to."""
+    (container,) = pod_spec["containers"]
+    keys = [env["valueFrom"]["configMapKeyRef"] for env in container.get("env", []) if "valueFrom" in env]
+    sources = [volume["configMap"] for volume in pod_spec.get("volumes", []) if "configMap" in volume]
+    return {str(found["name"]) for found in (*keys, *sources)}
+
+
+def replica_sets(api: pykube.HTTPClient, namespace: str, app: str = "web") -> dict[str, int]:
+    """Name to revision."""
+    found = fetch_all(api, pykube.ReplicaSet, namespace, {"app": app})
+    return {one["metadata"]["name"]: revision(one) for one in found}
+
+
+def revision(found: Manifest) -> int:
+    return int(found["metadata"]["annotations"]["deployment.kubernetes.io/revision"])
+
+
+def revision_with(api: pykube.HTTPClient, namespace: str, version: str) -> int:
+    """The revision of `web` whose template refers to that version."""
+    found = fetch_all(api, pykube.ReplicaSet, namespace, {"app": "web"})
+    (one,) = [rs for rs in found if names_in(rs["spec"]["template"]["spec"]) == {version}]
+    return revision(one)
+
+
+def versions(api: pykube.HTTPClient, namespace: str, name: str = "app-cfg") -> set[str]:
+    """The version objects that exist."""
+    found = fetch_all(api, pykube.ConfigMap, namespace, {"versionedconfig.io/name": name})
+    return {str(one["metadata"]["name"]) for one in found}
+
+
+def targets(api: pykube.HTTPClient, namespace: str, name: str = "app-cfg") -> dict[str, tuple[str, str]]:
+    """Name of each target to its state and version, as the status tells."""
+    told = resource(api, namespace, name).get("status", {}).get("targets", [])
+    return {one["name"]: (one["state"], one["version"]) for one in told}
+
+
+def modes(cluster: Cluster, api: pykube.HTTPClient, namespace: str, app: str = "web") -> list[set[str]]:
+    """What MODE is in each pod's environment and volume."""
+    return [reading.mode() for reading in pods_read(cluster, api, namespace, app)]
+
+
+def identity(api: pykube.HTTPClient, namespace: str, name: str, kind: type[Any] = pykube.ConfigMap) -> str:
+    """Changes with every write to the object, and with the object."""
+    meta = get(api, namespace, name, kind)["metadata"]
+    return f"{meta['uid']} {meta['resourceVersion']}"
+
+
+def generation(api: pykube.HTTPClient, namespace: str, name: str = "web") -> tuple[str, int]:
+    """Of a Deployment: changes with every write to its spec, and with the Deployment."""
+    meta = get(api, namespace, name, pykube.Deployment)["metadata"]
+    return str(meta["uid"]), int(meta["generation"])
+
+
+def predicted(kubectl: Kubectl, mode: str, name: str = "app-cfg") -> str:
+    """What kubectl calls a ConfigMap with that content."""
+    literal = f"--from-literal=MODE={mode}"
+    done = kubectl("create", "configmap", name, literal, "--append-hash", "--dry-run=client", "-o", "name")
+    return done.stdout.strip().removeprefix("configmap/")
+
+
+def start(kubectl: Kubectl, api: pykube.HTTPClient, namespace: str, *, replicas: int = 1, **spec: Any) -> str:
+    """A VersionedConfig `app-cfg` and a Deployment `web` that uses it; waits until all is well. The version."""
+    kubectl.create(namespace, versioned_config("app-cfg", {"MODE": "one"}, **spec))
+    first = version_of(api, namespace)
+    kubectl.create(namespace, deployment(replicas=replicas))
+    wait_moved(kubectl, api, namespace, first)
+    return first
+
+
+def wait_moved(
+    kubectl: Kubectl, api: pykube.HTTPClient, namespace: str, version: str, name: str = "web"
+) -> None:
+    """Until the Deployment refers to that version alone, and has rolled out."""
+    wait_until(lambda: names_in(template(api, namespace, name)) == {version}, 30, f"{name} is at {version}")
+    wait_for_rollout(kubectl, namespace, name)
+
+
+# -- one change, one rollout -----------------------------------------------------------------------------------------
+
+
+def test_two_configs_changed_together_are_one_rollout(
+    operator: Operator, cluster: Cluster, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
+) -> None:
+    """V1"""
+    spec = reading_pod_spec("a")
+    spec["volumes"][0]["configMap"]["name"] = "b"
+
+    def apply(mode: str) -> None:
+        pair = [versioned_config(name, {"MODE": f"{name}-{mode}"}) for name in ("a", "b")]
+        kubectl.apply(namespace, *pair)
+
+    apply("1")
+    current = {version_of(api, namespace, name) for name in ("a", "b")}
+    kubectl.create(namespace, deployment(spec=spec, replicas=2))
+    wait_until(lambda: names_in(template(api, namespace)) == current, 30, "web is at both versions")
+    wait_for_rollout(kubectl, namespace)
+
+    for mode in ("2", "3"):
+        before = replica_sets(api, namespace)
+        old = {name: str(resource(api, namespace, name)["status"]["currentVersion"]) for name in ("a", "b")}
+        apply(mode)
+        current = {version_of(api, namespace, name, besides=old[name]) for name in ("a", "b")}
+        assert names_in(template(api, namespace)) == current
+        after = replica_sets(api, namespace)
+        assert after.keys() >= before.keys()
+        assert [after[name] for name in after.keys() - before.keys()] == [max(before.values()) + 1]
+        assert modes(cluster, api, namespace) == [{f"a-{mode}", f"b-{mode}"}] * 2
+
+
+def test_metadata_alone_rolls_nothing(
+    operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
+) -> None:
+    """V4"""
+    first = start(kubectl, api, namespace, metadata={"labels": {"team": "x"}, "annotations": {"about": "y"}})
+    uid = get(api, namespace, first, pykube.ConfigMap)["metadata"]["uid"]
+    kubectl("label", "-n", namespace, f"configmap/{first}", "others=stay")
+    before = generation(api, namespace), replica_sets(api, namespace)
+
+    def wait_metadata(labels: dict[str, str], annotations: dict[str, str]) -> None:
+        def there() -> bool:
+            meta = get(api, namespace, first, pykube.ConfigMap)["metadata"]
+            found = [
+                {key: value for key, value in meta[field].items() if "versionedconfig.io/" not in key}
+                for field in ("labels", "annotations")
+            ]
+            return found == [labels, annotations]
+
+        wait_until(there, 15, f"the version has {labels} and {annotations}")
+        assert version_of(api, namespace) == first
+
+    wait_metadata({"team": "x", "others": "stay"}, {"about": "y"})
+    edit(kubectl, namespace, metadata={"labels": {"team": "z", "tier": "web"}, "annotations": {"more": "w"}})
+    wait_metadata({"team": "z", "tier": "web", "others": "stay"}, {"about": "y", "more": "w"})
+    edit(kubectl, namespace, metadata={"labels": {"team": None}, "annotations": None})
+    wait_metadata({"tier": "web", "others": "stay"}, {})
+    kubectl("label", "-n", namespace, "vcfg/app-cfg", "of=the-versionedconfig-itself")
+    settle(kubectl, api, versions=True)
+    wait_metadata({"tier": "web", "others": "stay"}, {})
+
+    assert get(api, namespace, first, pykube.ConfigMap)["metadata"]["uid"] == uid
+    assert versions(api, namespace) == {first}
+    assert (generation(api, namespace), replica_sets(api, namespace)) == before
+
+
+def test_every_reference_is_rewritten_in_one_patch(
+    operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
+) -> None:
+    """V23: also in an init container; what only has a similar name, or is a Secret of that name, stays."""
+    spec = reading_pod_spec()
+    key = {"name": "app-cfg", "key": "MODE"}
+    extra = {"configMapRef": {"name": "app-cfg-extra"}}
+    init = {
+        "name": "i",
+        "image": "busybox",
+        "command": ["true"],
+        "envFrom": [{"configMapRef": {"name": "app-cfg"}}, extra],
+    }
+    second = {
+        **spec["containers"][0],
+        "name": "d",
+        "env": [{"name": "M", "valueFrom": {"configMapKeyRef": key}}],
+        "envFrom": [extra, {"secretRef": {"name": "app-cfg", "optional": True}}],
+    }
+    sources = [
+        {"configMap": {"name": "app-cfg-extra"}},
+        {"configMap": {"name": "app-cfg", "items": [{"key": "MODE", "path": "m"}]}},
+        {"secret": {"name": "app-cfg", "optional": True}},
+    ]
+    spec["initContainers"] = [init]
+    spec["containers"].append(second)
+    spec["volumes"].append({"name": "p", "projected": {"sources": sources}})
+
+    kubectl.create(namespace, config_map("app-cfg-extra"), versioned_config("app-cfg", {"MODE": "one"}))
+    first = version_of(api, namespace)
+    kubectl.create(namespace, deployment(spec=spec, replicas=1))
+    wait_for_rollout(kubectl, namespace)
+    assert version_of(api, namespace) == first
+    before = generation(api, namespace), replica_sets(api, namespace), template(api, namespace)
+    # Five references to it, and as many that are not.
+    assert json.dumps(before[2]).count(f'"{first}"') == 5
+    assert json.dumps(before[2]).count('"app-cfg-extra"') == 3
+    assert json.dumps(before[2]).count('"app-cfg"') == 2
+
+    second_version = change(kubectl, api, namespace, "two", first)
+    (uid, number), sets, old = before
+    assert template(api, namespace) == json.loads(json.dumps(old).replace(first, second_version))
+    assert generation(api, namespace) == (uid, number + 1)
+    assert len(replica_sets(api, namespace)) == len(sets) + 1
+
+
+def test_what_changed_while_the_operator_was_down_is_one_rollout(
+    stopped_operator: Operator,
+    cluster: Cluster,
+    kubectl: Kubectl,
+    api: pykube.HTTPClient,
+    namespace: str,
+    audit_log: Path,
+) -> None:
+    """V25: and another start, with nothing to do, writes nothing."""
+    stopped_operator.start()
+    first = start(kubectl, api, namespace, replicas=2)
+    before = replica_sets(api, namespace)
+
+    stopped_operator.stop()
+    edit(kubectl, namespace, data={"MODE": "two"})
+    edit(kubectl, namespace, data={"MODE": "three"})
+    stopped_operator.start()
+    version_of(api, namespace, besides=first)
+    assert modes(cluster, api, namespace) == [{"three"}] * 2
+    after = replica_sets(api, namespace)
+    assert [after[name] for name in after.keys() - before.keys()] == [max(before.values()) + 1]
+    assert len(versions(api, namespace)) == 2
+
+    harness.wait_for_others_to_end(api)
+    settle(kubectl, api, versions=True)
+    harness.wait_for_others_to_end(api)
+    for end in (stopped_operator.stop, stopped_operator.kill):
+        end()
+        writes = Writes(audit_log)
+        stopped_operator.start()
+        settle(kubectl, api, versions=True)
+        assert writes.seen(), "the audit log shows nothing at all"
+        assert writes.seen(without=lambda where: where.startswith("settle-")) == []
+
+
+def test_zero_replicas(
+    operator: Operator, cluster: Cluster, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
+) -> None:
+    """V14: it moves at once, its template alone keeps the version, and scaled up it reads the new content."""
+    kubectl.create(namespace, versioned_config("app-cfg", {"MODE": "one"}, historyLimit=0))
+    first = version_of(api, namespace)
+    kubectl.create(namespace, deployment(replicas=0, revisionHistoryLimit=0))
+    wait_moved(kubectl, api, namespace, first)
+    second = change(kubectl, api, namespace, "two", first)
+    assert targets(api, namespace) == {"web": ("Updated", second)}
+    # No revision can bring it back, and none is to be kept for the history.
+    wait_gone(api, namespace, first)
+    assert versions(api, namespace) == {second}
+
+    kubectl("scale", "-n", namespace, "deployment/web", "--replicas=2")
+    wait_for_rollout(kubectl, namespace)
+    assert modes(cluster, api, namespace) == [{"two"}] * 2
+
+
+def test_exactly_one_mebibyte(
+    operator: Operator, cluster: Cluster, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
+) -> None:
+    """V6: bytes count, not characters."""
+    half = MIB // 2
+    data = {"ASCII": "x" * (half - 3), "UTF8": "é" * (half // 2), "MODE": "one"}
+    kubectl.create(namespace, versioned_config("app-cfg", data))
+    version = version_of(api, namespace)
+    kubectl.create(namespace, deployment(replicas=1))
+    wait_moved(kubectl, api, namespace, version)
+    (reading,) = pods_read(cluster, api, namespace)
+    assert reading.files == {f"v/{key}": value for key, value in data.items()}
+
+    edit(kubectl, namespace, data={"MODE": "four"})
+    refusal = wait_condition(api, namespace, "Stalled", "InvalidContent")
+    assert str(MIB + 1) in refusal["message"]
+
+
+# -- back and forth --------------------------------------------------------------------------------------------------
+
+
+def test_content_that_comes_back_has_its_old_name(
+    operator: Operator, cluster: Cluster, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
+) -> None:
+    """V5: the same object while it exists; made again when somebody deleted it."""
+    first = start(kubectl, api, namespace)
+    uid = get(api, namespace, first, pykube.ConfigMap)["metadata"]["uid"]
+    second = change(kubectl, api, namespace, "two", first)
+    assert change(kubectl, api, namespace, "one", second) == first
+    assert get(api, namespace, first, pykube.ConfigMap)["metadata"]["uid"] == uid
+    assert modes(cluster, api, namespace) == [{"one"}]
+
+    assert change(kubectl, api, namespace, "two", first) == second
+    kubectl("delete", "-n", namespace, f"configmap/{first}", "--timeout=30s")
+    assert change(kubectl, api, namespace, "one", second) == first
+    again = get(api, namespace, first, pykube.ConfigMap)
+    assert again["metadata"]["uid"] != uid
+    assert (again["data"], again["immutable"]) == ({"MODE": "one"}, True)
+    assert modes(cluster, api, namespace) == [{"one"}]
+
+
+@pytest.mark.parametrize(("mode", "immutable"), [("stranger", False), ("two", True)])
+def test_a_strangers_object_is_never_touched(
+    operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str, mode: str, immutable: bool
+) -> None:
+    """V5: not even one that happens to hold the same content: whoever made it may delete it."""
+    first = start(kubectl, api, namespace)
+    taken = predicted(kubectl, "two")
+    kubectl.create(namespace, config_map(taken, {"MODE": mode}, immutable=immutable))
+    before = identity(api, namespace, taken), generation(api, namespace), replica_sets(api, namespace)
+
+    edit(kubectl, namespace, data={"MODE": "two"})
+    refusal = wait_condition(api, namespace, "Stalled", "NameConflict")
+    assert taken in refusal["message"]
+    settle(kubectl, api, versions=True)
+    assert (
+        identity(api, namespace, taken),
+        generation(api, namespace),
+        replica_sets(api, namespace),
+    ) == before
+    assert names_in(template(api, namespace)) == {first}
+
+    kubectl("delete", "-n", namespace, f"configmap/{taken}")
+    assert version_of(api, namespace) == taken
+    assert get(api, namespace, taken, pykube.ConfigMap)["data"] == {"MODE": "two"}
+
+
+@pytest.mark.parametrize("to_first", [False, True], ids=["undo", "undo --to-revision"])
+def test_an_undo_stays(
+    operator: Operator,
+    cluster: Cluster,
+    kubectl: Kubectl,
+    api: pykube.HTTPClient,
+    namespace: str,
+    to_first: bool,
+) -> None:
+    """V8: until the content changes, whatever else happens meanwhile."""
+    first = start(kubectl, api, namespace, historyLimit=0)
+    kubectl.create(namespace, deployment("other", replicas=0))
+    wait_moved(kubectl, api, namespace, first, "other")
+    second = change(kubectl, api, namespace, "two", first)
+    third = change(kubectl, api, namespace, "three", second)
+    assert versions(api, namespace) == {first, second, third}
+
+    if to_first:
+        number = revision_with(api, namespace, first)
+        kubectl("rollout", "undo", "-n", namespace, "deployment/web", f"--to-revision={number}")
+        back, mode = first, "one"
+    else:
+        kubectl("rollout", "undo", "-n", namespace, "deployment/web")
+        back, mode = second, "two"
+    wait_moved(kubectl, api, namespace, back)
+    assert modes(cluster, api, namespace) == [{mode}]
+    apart = {"other": ("Updated", third), "web": ("Overridden", back)}
+    wait_until(lambda: targets(api, namespace) == apart, 15, "the status tells of the undo")
+    undone = generation(api, namespace)
+
+    # Everything that makes the operator look again.
+    kubectl("scale", "-n", namespace, "deployment/other", "--replicas=1")
+    wait_for_rollout(kubectl, namespace, "other")
+    edit(kubectl, namespace, metadata={"labels": {"looked": "again"}})
+    kubectl("annotate", "-n", namespace, "deployment/web", "looked=again")
+    settle(kubectl, api, versions=True)
+    operator.kill()
+    operator.start()
+    settle(kubectl, api, versions=True)
+    assert version_of(api, namespace) == third
+    assert generation(api, namespace) == undone
+    assert targets(api, namespace) == apart
+    assert versions(api, namespace) == {first, second, third}
+
+    fourth = change(kubectl, api, namespace, "four", third)
+    assert targets(api, namespace) == {"other": ("Updated", fourth), "web": ("Updated", fourth)}
+    assert modes(cluster, api, namespace) == [{"four"}]
+
+
+# -- several targets -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Watched:
+    """Every state that the Deployments of a namespace went through, in the order of the API server."""
+
+    old: str
+    seen: list[Mapping[str, Manifest]] = field(default_factory=list)
+
+    def moved(self) -> list[str]:
+        """Names in the order in which they left the old version."""
+        order: list[str] = []
+        for state in self.seen:
+            order += sorted(name for name, found in state.items() if self._left(found) and name not in order)
+        return order
+
+    def most_on_the_move(self) -> int:
+        """How many were neither at the old version nor rolled out, at most, at one time."""
+        return max(
+            sum(self._left(found) and not rolled_out(found) for found in state.values())
+            for state in self.seen
+        )
+
+    def _left(self, found: Manifest) -> bool:
+        return names_in(found["spec"]["template"]["spec"]) != {self.old}
+
+
+def rolled_out(found: Manifest) -> bool:
+    """As `kubectl rollout status` has it."""
+    status, wanted = found.get("status", {}), found["spec"]["replicas"]
+    return bool(
+        status.get("observedGeneration", 0) >= found["metadata"]["generation"]
+        and status.get("updatedReplicas", 0) >= wanted
+        and status.get("replicas", 0) <= status.get("updatedReplicas", 0)
+        and status.get("availableReplicas", 0) >= status.get("updatedReplicas", 0)
+    )
+
+
+@contextlib.contextmanager
+def watched(api: pykube.HTTPClient, namespace: str, old: str) -> Iterator[Watched]:
+    """Watches the Deployments of the namespace from now on; complete when the context ends."""
+    first = pykube.Deployment.objects(api, namespace=namespace)
+    now = {found.name: found.obj for found in first}
+    record = Watched(old, [dict(now)])
+    stream = first.watch(since=first.response["metadata"]["resourceVersion"])
+    end = f"end-{namespace}"
+
+    def follow() -> None:
+        for event in stream:
+            if event.object.name == end:
+                return
+            now[event.object.name] = event.object.obj
+            record.seen.append(dict(now))
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    yield record
+    # One more object: when the watch shows it, it has shown all that was before.
+    last = deployment(end, plain_pod_spec(), replicas=0)
+    pykube.Deployment(api, {**last, "metadata": {"name": end, "namespace": namespace}}).create()
+    thread.join(30)
+    assert not thread.is_alive(), "the watch did not get to its end"
+
+
+def start_several(
+    kubectl: Kubectl, api: pykube.HTTPClient, namespace: str, spec: Manifest, names: str, **config: Any
+) -> str:
+    """A VersionedConfig and Deployments of one pod each; the version that all of them have rolled out."""
+    rollout = {"maxConcurrent": 1, **config.pop("rollout", {})}
+    kubectl.create(namespace, versioned_config("app-cfg", {"MODE": "one"}, rollout=rollout))
+    version = version_of(api, namespace)
+    kubectl.create(namespace, *(deployment(name, spec, replicas=1, **config) for name in names))
+    for name in names:
+        wait_moved(kubectl, api, namespace, version, name)
+    assert version_of(api, namespace) == version
+    return version
+
+
+def test_one_at_a_time_in_the_order_of_names(
+    operator: Operator, cluster: Cluster, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
+) -> None:
+    """maxConcurrent: 1"""
+    first = start_several(kubectl, api, namespace, reading_pod_spec(), "dbca")
+    with watched(api, namespace, first) as record:
+        change(kubectl, api, namespace, "two", first)
+    assert record.moved() == ["a", "b", "c", "d"]
+    assert record.most_on_the_move() == 1
+    assert [modes(cluster, api, namespace, name) for name in "abcd"] == [[{"two"}]] * 4
+
+
+@pytest.mark.parametrize(
+    ("broken", "config"),
+    [
+        # Starts and ends again and again; the Deployment itself says that it takes too long.
+        ({"MODE": "two", "CRASH": "1"}, {"progressDeadlineSeconds": 4, "minReadySeconds": 2}),
+        # Never starts, for a key that is not there; the VersionedConfig's deadline is the shorter one.
+        ({"CRASH": "", "MODE": None, "OTHER": "x"}, {"rollout": {"progressDeadlineSeconds": 3}}),
+    ],
+    ids=["crash loop", "missing key"],
+)
+def test_a_target_that_does_not_get_ready_stops_the_rollout(
+    operator: Operator,
+    cluster: Cluster,
+    kubectl: Kubectl,
+    api: pykube.HTTPClient,
+    namespace: str,
+    broken: dict[str, str | None],
+    config: dict[str, Any],
+) -> None:
+    """V27: the others stay as they are, until the content is mended."""
+    spec = reading_pod_spec()
+    crash = {"name": "app-cfg", "key": "CRASH", "optional": True}
+    spec["containers"][0]["env"].append({"name": "CRASH", "valueFrom": {"configMapKeyRef": crash}})
+    first = start_several(kubectl, api, namespace, spec, "abc", **config)
+    others = [generation(api, namespace, name) for name in "bc"]
+
+    edit(kubectl, namespace, data=broken)
+    told = wait_condition(api, namespace, "Degraded", "TargetFailed")
+    assert "Deployment a " in told["message"]
+    settle(kubectl, api, versions=True)
+    assert [generation(api, namespace, name) for name in "bc"] == others
+    bad = str(resource(api, namespace)["status"]["currentVersion"])
+    waiting = ("Waiting", first)
+    assert targets(api, namespace) == {"a": ("Failed", bad), "b": waiting, "c": waiting}
+    # The pod that worked before still does.
+    assert {"one"} in modes(cluster, api, namespace, "a")
+    assert versions(api, namespace) == {first, bad}
+
+    edit(kubectl, namespace, data={"MODE": "three", "CRASH": None})
+    good = version_of(api, namespace, besides=bad)
+    assert targets(api, namespace) == dict.fromkeys("abc", ("Updated", good))
+    assert [modes(cluster, api, namespace, name) for name in "abc"] == [[{"three"}]] * 3
+
+
+def test_paused(operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str) -> None:
+    """rollout.paused: versions are made, targets stay, and go on from there."""
+    first = start(kubectl, api, namespace, replicas=0)
+    before = generation(api, namespace)
+    edit(kubectl, namespace, rollout={"paused": True}, data={"MODE": "two"})
+    wait_ready_reason(api, namespace, "Paused")
+    settle(kubectl, api, versions=True)
+    second = str(resource(api, namespace)["status"]["currentVersion"])
+    assert versions(api, namespace) == {first, second}
+    assert targets(api, namespace) == {"web": ("Waiting", first)}
+    assert generation(api, namespace) == before
+
+    edit(kubectl, namespace, rollout={"paused": False})
+    assert version_of(api, namespace) == second
+    assert names_in(template(api, namespace)) == {second}
+
+
+# -- what is kept ----------------------------------------------------------------------------------------------------
+
+
+def test_history(
+    operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str, audit_log: Path
+) -> None:
+    """What a pod, a template or an old revision refers to is kept, and historyLimit more; the rest goes, alone."""
+    writes = Writes(audit_log)
+    kubectl.create(namespace, versioned_config("app-cfg", {"MODE": "one"}, historyLimit=1))
+    first = version_of(api, namespace)
+    kubectl.create(
+        namespace,
+        pod("reads-the-first", unscheduled(reading_pod_spec(first))),
+        deployment(replicas=0, revisionHistoryLimit=1),
+        config_map("app-cfg-0123456789"),
+        config_map("app-cfg"),
+    )
+    wait_moved(kubectl, api, namespace, first)
+    made = [first]
+    for mode in ("two", "three", "four", "five"):
+        made.append(change(kubectl, api, namespace, mode, made[-1]))
+    _, second, third, fourth, fifth = made
+    wait_gone(api, namespace, second)
+
+    def kept() -> dict[str, str]:
+        told = resource(api, namespace)["status"]["versions"]
+        return {one["name"]: one["state"] for one in told}
+
+    states = {fifth: "Current", fourth: "InUse", third: "Unused", first: "InUse"}
+    wait_until(lambda: kept() == states, 15, f"the status tells {states}")
+    assert list(kept()) == [fifth, fourth, third, first]
+    assert versions(api, namespace) == {first, third, fourth, fifth}
+    settle(kubectl, api, versions=True)
+
+    # The pod goes: its version is unused now, and the older one of two.
+    kubectl("delete", "-n", namespace, "pod/reads-the-first", "--grace-period=0", "--force")
+    wait_gone(api, namespace, first)
+    assert versions(api, namespace) == {third, fourth, fifth}
+    deletions = [line for line in writes.seen() if line.startswith("delete") and f" {namespace}/" in line]
+    assert deletions == [f"delete configmaps {namespace}/{name}: 200" for name in (second, first)]
+
+
+def test_deleting_the_versioned_config(
+    operator: Operator, cluster: Cluster, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
+) -> None:
+    """Versions in use stay and their workloads run on; unused ones go, and the others when nothing uses them."""
+    first = start(kubectl, api, namespace)
+    second = change(kubectl, api, namespace, "two", first)
+    # Only the history keeps the third: its revision goes with the Deployment that had it.
+    kubectl.create(namespace, versioned_config("alone", {"MODE": "one"}))
+    alone = version_of(api, namespace, "alone")
+    before = generation(api, namespace)
+
+    kubectl("delete", "-n", namespace, "vcfg/app-cfg", "vcfg/alone")
+    wait_gone(api, namespace, alone)
+    settle(kubectl, api, versions=True)
+    assert versions(api, namespace) == {first, second}
+    assert IN_USE in harness.finalizers(fetch(api, pykube.ConfigMap, namespace, second))
+    assert generation(api, namespace) == before
+    assert modes(cluster, api, namespace) == [{"two"}]
+
+    kubectl("delete", "-n", namespace, "deployment/web")
+    wait_gone(api, namespace, second)
+    wait_gone(api, namespace, first)
+
+
+# -- what cannot work ------------------------------------------------------------------------------------------------
+
+REFUSED_AT_ADMISSION: dict[str, tuple[dict[str, Any], str]] = {
+    "too large": ({"data": {"MODE": "x" * (MIB + 1)}}, "1048576 bytes"),
+    "a key that is no file name": ({"data": {"MODE": None, "a/b": "x"}}, "cannot be a file name"),
+    "a key that leads out": ({"data": {"..": "x"}}, "cannot be a file name"),
+    "a long key": ({"data": {"k" * 254: "x"}}, "at most 253 characters"),
+    "a key in both": ({"binaryData": {"MODE": "eA=="}}, "both data and binaryData"),
+    "nothing in it": ({"data": None}, "there is nothing in it"),
+    "empty data": ({"data": {"MODE": None}}, "there is nothing in it"),
+    "not base64": ({"binaryData": {"b": "%"}}, "binaryData.b"),
+}
+REFUSED_BY_CONDITION: dict[str, tuple[dict[str, Any], str]] = {
+    "too large in bytes": ({"data": {"MODE": "é" * (MIB // 2 + 1)}}, f"{MIB + 2} bytes"),
+    "too large in base64": (
+        {"binaryData": {"b": base64.b64encode(bytes(MIB - 2)).decode()}},
+        f"{MIB + 1} bytes",
+    ),
+    "base64 cut short": ({"binaryData": {"b": "eA="}}, "'b' in binaryData is not base64"),
+}
+
+
+def test_content_that_cannot_work_changes_nothing(
+    operator: Operator, cluster: Cluster, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
+) -> None:
+    """Refused by the API server where it can tell, else with a condition that says what to change."""
+    first = start(kubectl, api, namespace)
+    before = generation(api, namespace), replica_sets(api, namespace)
+
+    for what, (spec, words) in REFUSED_AT_ADMISSION.items():
+        with pytest.raises(harness.CommandFailed) as refusal:
+            edit(kubectl, namespace, **spec)
+        assert words in str(refusal.value), what
+    for what, (spec, words) in REFUSED_BY_CONDITION.items():
+        edit(kubectl, namespace, **spec)
+        told = wait_condition(api, namespace, "Stalled", "InvalidContent")
+        assert words in told["message"], what
+        assert resource(api, namespace)["status"]["currentVersion"] == first
+        edit(kubectl, namespace, data={"MODE": "one"}, binaryData=None)
+        assert version_of(api, namespace) == first, what
+
+    long_name = {**versioned_config("n" * 243, {"MODE": "one"})}
+    with pytest.raises(harness.CommandFailed, match="at most 242 characters"):
+        kubectl.create(namespace, long_name)
+    assert versions(api, namespace) == {first}
+    assert (generation(api, namespace), replica_sets(api, namespace)) == before
+    assert modes(cluster, api, namespace) == [{"one"}]
+
+
+def test_the_longest_name(
+    operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
+) -> None:
+    """V7: 242 characters, longer than a label's value may be."""
+    name = "n" * 242
+    kubectl.create(namespace, versioned_config(name, {"MODE": "one"}))
+    version = version_of(api, namespace, name)
+    assert len(version) == 253
+    assert version == predicted(kubectl, "one", name)
+    annotations = get(api, namespace, version, pykube.ConfigMap)["metadata"]["annotations"]
+    assert annotations["versionedconfig.io/name"] == name
+
+
+NOT_SUPPORTED: dict[str, dict[str, Any]] = {
+    "from": {"from": [{"kind": "ConfigMap", "name": "kube-root-ca.crt"}]},
+    "rollout.targets": {"rollout": {"targets": [{"kind": "Deployment", "name": "web"}]}},
+    "pin": {"pin": "0123456789"},
+    "deletionPolicy": {"deletionPolicy": "Delete"},
+    "onFailure": {"rollout": {"onFailure": "Rollback"}},
+}
+SECRETS: dict[str, dict[str, Any]] = {
+    "kind": {"kind": "Secret", "data": {"MODE": "b25l"}},
+    "stringData": {"kind": "Secret", "stringData": {"MODE": "one"}},
+    "type": {"kind": "Secret", "type": "example.com/x", "data": {"MODE": "b25l"}},
+}
+
+
+def test_what_is_not_supported_is_refused_not_ignored(
+    operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
+) -> None:
+    """With a condition that names the field; nothing is made, and what uses the name stays as it is."""
+    numbered = {f"app{number}": case for number, case in enumerate((NOT_SUPPORTED | SECRETS).items())}
+    for name, (_, spec) in numbered.items():
+        inline = {} if spec.get("kind") == "Secret" else {"MODE": "one"}
+        manifest = versioned_config(name, inline, **{k: v for k, v in spec.items() if k != "data"})
+        manifest["spec"]["data"] = spec.get("data", inline)
+        kubectl.create(namespace, manifest, deployment(name, reading_pod_spec(name), replicas=0))
+    before = {name: generation(api, namespace, name) for name in numbered}
+
+    for name, (named, _) in numbered.items():
+        told = wait_condition(api, namespace, "Stalled", "NotSupported", name)
+        assert named in told["message"]
+        status = resource(api, namespace, name)["status"]
+        (ready,) = [c for c in status["conditions"] if c["type"] == "Ready"]
+        assert (ready["status"], ready["reason"]) == ("False", "NotSupported")
+        assert not status.get("currentVersion")
+    settle(kubectl, api, versions=True)
+    assert {name: generation(api, namespace, name) for name in numbered} == before
+    made = itertools.chain(*(fetch_all(api, kind, namespace) for kind in (pykube.ConfigMap, pykube.Secret)))
+    assert {found["metadata"]["name"] for found in made} == {"kube-root-ca.crt"}
+
+
+@pytest.mark.parametrize("named", NOT_SUPPORTED)
+def test_a_field_that_is_not_supported_stops_what_worked(
+    operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str, named: str
+) -> None:
+    """Added later: workloads stay at their version until it is taken away again."""
+    first = start(kubectl, api, namespace, replicas=0)
+    before = generation(api, namespace)
+    edit(kubectl, namespace, data={"MODE": "two"}, **NOT_SUPPORTED[named])
+    assert named in wait_condition(api, namespace, "Stalled", "NotSupported")["message"]
+    settle(kubectl, api, versions=True)
+    assert versions(api, namespace) == {first}
+    assert generation(api, namespace) == before
+
+    defaults = dict.fromkeys(NOT_SUPPORTED[named])
+    edit(kubectl, namespace, **defaults)
+    second = version_of(api, namespace, besides=first)
+    assert names_in(template(api, namespace)) == {second}

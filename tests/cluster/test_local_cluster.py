@@ -1,0 +1,263 @@
+"""The local cluster's errors: one line that says what to do, and nothing left behind."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from e2e.cluster import build, components, local
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.pki import Authority
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def programs_on_path(monkeypatch: pytest.MonkeyPatch, folder: Path, **scripts: str) -> None:
+    """A PATH with these shell scripts alone."""
+    folder.mkdir(exist_ok=True)
+    for name, script in scripts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+
+
+def test_no_go_names_every_way_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs_on_path(monkeypatch, tmp_path / "bin")
+
+    with pytest.raises(
+        ClusterError, match=r"install Go 1\.\d+.* or newer, or start a Docker engine .*KUBECONFIG"
+    ):
+        build.programs()
+
+
+def test_go_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs_on_path(monkeypatch, tmp_path / "bin", go="echo go1.21.3")
+
+    with pytest.raises(ClusterError, match=r"needs Go 1\.\d+.* is 1\.21\.3: install a newer one"):
+        build.programs()
+
+
+def test_a_go_that_cannot_even_say_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GOTOOLCHAIN=local and an old Go refuse a newer go.mod in words of their own."""
+    programs_on_path(monkeypatch, tmp_path / "bin", go="echo 'go.mod requires go >= 9' >&2; exit 1")
+
+    with pytest.raises(ClusterError, match=r"is go\.mod requires go >= 9"):
+        build.programs()
+
+
+NEW_GO = 'if [ "$1" = env ]; then echo go1.99.0; exit; fi'
+
+
+def test_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs_on_path(monkeypatch, tmp_path / "bin", go=NEW_GO)
+    monkeypatch.setattr(build, "NEEDED_BYTES", 1 << 60)
+
+    with pytest.raises(ClusterError, match="make room, or set XDG_CACHE_HOME"):
+        build.programs()
+
+
+@pytest.mark.parametrize(
+    ("says", "words"),
+    [
+        ("undefined: x", "failed:\nundefined: x"),
+        ("write: no space left on device", "the disk is full, make room"),
+    ],
+)
+def test_a_failed_build_shows_its_end_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_cache: Path, says: str, words: str
+) -> None:
+    programs_on_path(monkeypatch, tmp_path / "bin", go=f"{NEW_GO}; echo '{says}' >&2; exit 1")
+    monkeypatch.setattr(build, "NEEDED_BYTES", 0)
+
+    with pytest.raises(ClusterError) as caught:
+        build.programs()
+
+    assert words in str(caught.value)
+    left = [path for path in own_cache.rglob("*") if path.is_file() and path.suffix != ".lock"]
+    assert not left
+
+
+def test_programs_are_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = tmp_path / "count"
+    script = f'{NEW_GO}; echo built >> {counter}; while [ "$1" != -o ]; do shift; done; : > "$2"'
+    programs_on_path(monkeypatch, tmp_path / "bin", go=script)
+    monkeypatch.setattr(build, "NEEDED_BYTES", 0)
+    told: list[str] = []
+
+    folder = build.programs(told.append)
+
+    assert {path.name for path in folder.iterdir()} == {*build.TOOLS, "done"}
+    assert any(f"building hollow-node ({len(build.TOOLS)} of {len(build.TOOLS)}" in line for line in told)
+    assert build.programs() == folder
+    assert counter.read_text().count("built") == len(build.TOOLS)
+
+
+def test_a_taken_port_is_named() -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        port = holder.getsockname()[1]
+
+        with pytest.raises(ClusterError, match=f"port {port} is taken: name another one with --port"):
+            local._ports(3, port)
+
+
+def test_ports_differ() -> None:
+    ports = local._ports(20, 0)
+    every = [
+        ports.api,
+        ports.etcd,
+        ports.etcd_peer,
+        ports.controller_manager,
+        ports.scheduler,
+        *ports.kubelets,
+    ]
+
+    assert len(set(every)) == 25
+
+
+def test_kubeconfigs_are_private_and_signed_by_the_cluster(tmp_path: Path) -> None:
+    authority = Authority.new(tmp_path / "pki")
+
+    path = authority.kubeconfig(
+        tmp_path / "node-0.kubeconfig", "https://127.0.0.1:1", "system:node:node-0", "system:nodes"
+    )
+
+    assert path.stat().st_mode & 0o077 == 0
+    assert set(yaml.safe_load(path.read_text())["users"][0]["user"]) == {
+        "client-certificate-data",
+        "client-key-data",
+    }
+    assert all(file.stat().st_mode & 0o077 == 0 for file in (tmp_path / "pki").iterdir())
+
+
+SLEEPER = ["/bin/sh", "-c", "exec sleep 1000"]
+
+
+def fake_components(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: list[str]) -> None:
+    """Clusters of one process that is not Kubernetes, with a kubectl that says no."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    (folder / "kubectl").write_text("#!/bin/sh\nexit 1\n")
+    (folder / "kubectl").chmod(0o755)
+    monkeypatch.setattr(build, "programs", lambda progress: folder)
+    monkeypatch.setattr(components, "processes", lambda *_: {"etcd": {"command": command}})
+    monkeypatch.setattr(local, "READY_SECONDS", 1.0)
+
+
+def processes_of(name: str) -> list[psutil.Process]:
+    return [p for p in psutil.process_iter() if p.is_running() and name in " ".join(_command(p))]
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return list(process.cmdline())
+    except psutil.Error:
+        return []
+
+
+def test_what_never_gets_ready_is_told_with_its_log_and_taken_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_cache: Path
+) -> None:
+    fake_components(monkeypatch, tmp_path, SLEEPER)
+
+    with pytest.raises(ClusterError, match=r"waited 1 s in vain for the API server"):
+        local.up("never")
+
+    assert not processes_of(str(own_cache))
+    assert not local.names()
+
+
+def test_what_keeps_ending_is_told_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_components(monkeypatch, tmp_path, ["/bin/sh", "-c", "echo no such flag; exit 3"])
+    monkeypatch.setattr(local, "READY_SECONDS", 30.0)
+
+    with pytest.raises(ClusterError, match=r"etcd ended 4 times, last with 3:\nno such flag"):
+        local.up("ends")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl")
+def test_a_tied_cluster_dies_with_its_maker_even_by_sigkill(tmp_path: Path, own_cache: Path) -> None:
+    """Whoever started it is gone: the supervisor and its children go, and the folder."""
+    folder = own_cache / "run"
+    folder.mkdir(parents=True)
+    marker = f"100{os.getpid()}"
+    specification = {
+        "processes": {"etcd": {"command": ["/bin/sleep", marker]}},
+        "sockets": str(tmp_path / "s"),
+    }
+    (folder / "processes.json").write_text(json.dumps(specification))
+    maker = subprocess.Popen(
+        [sys.executable, "-c", f"""
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-m", "e2e.cluster.supervisor", {str(folder)!r}, "--tied"], stdin=subprocess.PIPE)
+time.sleep(1000)
+"""],
+        cwd=ROOT,
+    )  # fmt: skip
+    wait_for(lambda: processes_of(f"sleep {marker}") != [])
+
+    maker.kill()
+    maker.wait()
+
+    wait_for(lambda: not processes_of(f"sleep {marker}") and not folder.exists())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl")
+def test_children_die_with_a_killed_supervisor(tmp_path: Path, own_cache: Path) -> None:
+    folder = own_cache / "run"
+    folder.mkdir(parents=True)
+    marker = f"200{os.getpid()}"
+    specification = {
+        "processes": {"etcd": {"command": ["/bin/sleep", marker]}},
+        "sockets": str(tmp_path / "s"),
+    }
+    (folder / "processes.json").write_text(json.dumps(specification))
+    supervisor = subprocess.Popen(
+        [sys.executable, "-m", "e2e.cluster.supervisor", str(folder)], cwd=ROOT, stdin=subprocess.DEVNULL
+    )
+    wait_for(lambda: processes_of(f"sleep {marker}") != [])
+
+    supervisor.kill()
+    supervisor.wait()
+
+    wait_for(lambda: not processes_of(f"sleep {marker}"))
+
+
+def test_down_removes_what_a_crash_left(own_cache: Path) -> None:
+    left = own_cache / "versionedconfig" / "cluster" / "run" / "old"
+    left.mkdir(parents=True)
+    (left / "cluster.json").write_text('{"pid": 1, "created": 0.0, "programs": "/", "nodes": 3}')
+
+    assert local.find("old") is None  # pid 1 runs, but it is not ours
+    assert local.stop("old")
+    assert not left.exists()
+    assert not local.stop("old")
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def test_the_go_module_pins_what_the_launcher_builds() -> None:
+    module = (build.MODULE / "go.mod").read_text()
+
+    assert f"k8s.io/kubernetes {build.KUBERNETES}" in module
+    for package in build.TOOLS.values():
+        assert package.startswith("./cmd/") or f"\t{package}\n" in module
