@@ -46,6 +46,7 @@ class Operator:
         self.view.version_changed = self.versions.touched
         self.view.workload_changed = self._on_workload
         self.view.namespace_changed = self._on_namespace
+        self.rollouts.refused = self.versions.touched
 
     async def start(self) -> None:
         """Start the mirrors; the controllers follow when all of them are synced."""
@@ -127,11 +128,17 @@ def run(settings: Settings) -> None:
     # on.event alone: change-detecting handlers write the spec into an annotation, and the spec holds content.
     @kopf.on.event(GROUP, API_VERSION, PLURAL, registry=registry)
     async def versioned_config(
-        namespace: str | None, name: str | None, uid: str | None, meta: kopf.Meta, **_: Any
+        event: kopf.RawEvent,
+        namespace: str | None,
+        name: str | None,
+        uid: str | None,
+        meta: kopf.Meta,
+        **_: Any,
     ) -> None:
         owner = ObjectKey(namespace or "", name or "")
+        generation = 0 if event["type"] == "DELETED" else meta.get("generation", 0)
         for operator in running:
-            operator.versions.changed(owner, uid=uid or "", generation=meta.get("generation", 0))
+            operator.versions.changed(owner, uid=uid or "", generation=generation)
 
     @kopf.on.probe(registry=registry, id="synced")
     async def synced(**_: Any) -> bool:

@@ -31,7 +31,13 @@ def revision(owner: str, number: int) -> Revision:
 def step(
     workloads: Iterable[Workload], aim: Aim = AIM, previous: Iterable[TargetStatus] = (), **given_: Any
 ) -> Plan:
-    arguments: dict[str, Any] = {"revisions": (), "promoted": False, "in_flight": {}, "now": NOW}
+    arguments: dict[str, Any] = {
+        "revisions": (),
+        "promoted": False,
+        "in_flight": {},
+        "refusals": {},
+        "now": NOW,
+    }
     arguments.update(given_)
     return plan(aim, workloads, previous={target.name: target for target in previous}, **arguments)
 
@@ -113,6 +119,15 @@ def test_a_patch_that_the_mirror_does_not_show_counts_as_moving() -> None:
 
     assert one(result).state == State.UPDATING
     assert not result.granted
+
+
+def test_a_refused_patch_fails_the_target_and_is_tried_again() -> None:
+    workloads = [workload("a", "app-1"), workload("b", "app-1")]
+    result = step(workloads, refusals={"a": "policy says no", "b": ""})
+
+    assert [target.state for target in result.targets] == [State.FAILED, State.WAITING]
+    assert "policy says no" in result.targets[0].message
+    assert result.granted == {"a"}
 
 
 def test_a_paused_rollout_moves_nobody() -> None:

@@ -5,7 +5,7 @@ its VersionedConfigs is still settling, so that changes made together become one
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -20,6 +20,9 @@ from versionedconfig.rollout.workload import Workload
 from versionedconfig.view import View
 
 logger = logging.getLogger(__name__)
+
+ATTEMPTS = 3
+"""So many refusals in a row are no race any more."""
 
 
 class _PatchedMetadata(msgspec.Struct, frozen=True):
@@ -47,6 +50,9 @@ class RolloutController:
         self._published: dict[ObjectKey, _Published] = {}
         self._unsettled: set[ObjectKey] = set()
         self._in_flight: dict[ObjectKey, tuple[str, int]] = {}
+        self._refusals: dict[ObjectKey, tuple[int, str]] = {}
+        self.refused: Callable[[ObjectKey], None] = lambda owner: None
+        """Told the VersionedConfig whose target the API server does not let change."""
         self.queue: WorkQueue[ObjectKey] = WorkQueue(name="rollout")
 
     async def run(self) -> None:
@@ -93,10 +99,16 @@ class RolloutController:
             return 0
         return generation
 
+    def refusal(self, namespace: str, name: str) -> str:
+        """Why the API server keeps refusing the workload's patch, in its words; empty where it does not."""
+        attempts, message = self._refusals.get(ObjectKey(namespace, name), (0, ""))
+        return message if attempts >= ATTEMPTS else ""
+
     async def reconcile(self, key: ObjectKey) -> None:
         """Rewrite the workload's template where it may move now."""
         workload = self._view.deployments.objects.get(key)
         if workload is None or self.in_flight(*key):
+            self._refusals.pop(key, None)
             return
         owners = set(self._owners(workload))
         if owners & self._unsettled:
@@ -116,12 +128,21 @@ class RolloutController:
         except ApiError as error:
             if error.status == 404:
                 return
-            if error.status in (409, 422):
-                # Somebody changed the template first; its event brings the key back, and this in case it does not.
-                logger.info("template changed meanwhile", extra={"workload": str(key)})
-                self.queue.add_backoff(key)
-                return
-            raise
+            if error.status not in (400, 403, 409, 422):
+                raise
+            # Mostly somebody changed the template first, and its event brings the key back. But an admission policy
+            # or a quota may say no for good, with the same codes.
+            attempts = self._refusals.get(key, (0, ""))[0] + 1
+            self._refusals[key] = attempts, error.message
+            logger.info(
+                "patch refused", extra={"workload": str(key), "status": error.status, "attempt": attempts}
+            )
+            self.queue.add_backoff(key)
+            if attempts >= ATTEMPTS:
+                for owner in owners:
+                    self.refused(owner)
+            return
+        self._refusals.pop(key, None)
         self.queue.forget(key)
         self._in_flight[key] = (patched.metadata.uid, patched.metadata.generation)
         self._metrics.templates_rewritten.inc()

@@ -73,6 +73,7 @@ def plan(
     previous: Mapping[str, TargetStatus],
     promoted: bool,
     in_flight: Mapping[str, int],
+    refusals: Mapping[str, str],
     now: datetime,
 ) -> Plan:
     """Assess every target and grant the free slots.
@@ -83,6 +84,7 @@ def plan(
         previous: the targets of the status written last, by name.
         promoted: the current version has just become current; what `previous` says was about another one.
         in_flight: generation that a workload got from our own patch, by name: the mirror may not show it yet.
+        refusals: why the API server keeps refusing a workload's patch, by name; empty where it does not.
         now: aware, for `since` and the progress deadline.
     """
     reached: dict[str, int] = {}
@@ -105,6 +107,8 @@ def plan(
             state, message, version = State.UPDATING, "", aim.current
         else:
             state, message, version = _assess(aim, workload, moved)
+            if state is State.WAITING and (refusal := refusals.get(workload.name)):
+                state, message = State.FAILED, f"its template cannot be changed: {refusal}"
         since = _text(now)
         if before is not None and not promoted and _same_phase(before.state, state):
             since = before.since
@@ -127,7 +131,10 @@ def plan(
         # onFailure: Pause. What made one target fail would make the next ones fail too.
         free = 0
     waiting = [target.name for target in targets if target.state == State.WAITING]
-    granted = frozenset(waiting[: max(0, free)])
+    # What was refused may be allowed by now: it is tried again, however slowly.
+    granted = frozenset(waiting[: max(0, free)]) | {
+        name for name, why in refusals.items() if why and not aim.paused
+    }
     return Plan(tuple(targets), granted)
 
 

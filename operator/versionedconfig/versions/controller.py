@@ -366,6 +366,7 @@ class VersionsController:
             previous={target.name: target for target in known.status.targets},
             promoted=promoted,
             in_flight={w.name: self._rollouts.in_flight(w.namespace, w.name) for w in workloads},
+            refusals={w.name: self._rollouts.refusal(w.namespace, w.name) for w in workloads},
             now=_now(),
         )
         kept = history(
