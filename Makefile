@@ -34,7 +34,8 @@ check: $(READY) ## Lint, types, import directions and the fast tests
 	$(BIN)/pytest tests --cov --cov-report=term
 
 e2e: $(READY) ## The scenarios on the local cluster (or on KUBECONFIG)
-	$(BIN)/pytest e2e
+	$(BIN)/python -m e2e.cluster build
+	$(BIN)/pytest e2e --timeout 300
 
 bench: $(READY) ## Speed and memory, each as a ratio to a floor measured in the same run
 	$(BIN)/python -m e2e.bench

@@ -1,14 +1,17 @@
-"""`python -m e2e.cluster up|status|down`."""
+"""`python -m e2e.cluster up|status|down|build`."""
 
+import contextlib
 import sys
 import time
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from e2e.cluster import local
+from e2e.cluster import local, provide
+from e2e.cluster.build import Progress
 from e2e.cluster.errors import ClusterError
 
 cli = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=str(__doc__))
@@ -24,17 +27,30 @@ def up(
     port: Annotated[int, typer.Option(help="Of the API server; 0: any free one.")] = 0,
 ) -> None:
     """Start a cluster, or find it running. The first time its programs are built, which takes minutes."""
-    started = time.monotonic()
-    with console.status("starting") as status:
-
-        def progress(message: str) -> None:
-            elapsed = f"{time.monotonic() - started:5.0f} s  "
-            status.update(message)
-            console.print(elapsed + message)
-
+    with _progress() as progress:
         cluster = local.up(name, nodes, fresh=fresh, port=port, progress=progress)
     print(f"export KUBECONFIG={cluster.kubeconfig}")
     print(f"export PATH={cluster.programs}:$PATH")
+
+
+@cli.command()
+def build() -> None:
+    """Build the programs of the local cluster, unless KUBECONFIG names another one or a Docker engine runs kind."""
+    with _progress() as progress:
+        provide.prepare(progress)
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Progress]:
+    """Lines with the time they took; a spinner beside them on a terminal."""
+    started = time.monotonic()
+    with console.status("") as status:
+
+        def tell(message: str) -> None:
+            status.update(message)
+            console.print(f"{time.monotonic() - started:5.0f} s  {message}")
+
+        yield tell
 
 
 @cli.command()

@@ -137,7 +137,7 @@ def up(
     running = find(name)
     if running is not None and not fresh and not tied and len(running.nodes) == nodes and _healthy(running):
         return running
-    if running is not None and tied:
+    if running is not None and tied and not fresh:
         raise ClusterError(
             f"a cluster named {name} runs already: end it with: python -m e2e.cluster down --name {name}"
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from e2e.cluster import local
+from e2e.cluster import build, local
 from e2e.cluster.build import Progress, quiet
 from e2e.cluster.errors import ClusterError
 
@@ -101,6 +101,12 @@ def find(name: str = "tests", nodes: int = 3, progress: Progress = quiet) -> Ite
     else:
         with local.up(f"{name}-{os.getpid()}", nodes, tied=True, progress=progress) as cluster:
             yield cluster
+
+
+def prepare(progress: Progress = quiet) -> None:
+    """Build what `find` would, so that no test has to wait for it."""
+    if not os.environ.get("KUBECONFIG") and not _docker_answers():
+        build.programs(progress)
 
 
 def _docker_answers() -> bool:
