@@ -93,7 +93,7 @@ def wait_ready_reason(api: pykube.HTTPClient, namespace: str, reason: str) -> No
 
 def edit(kubectl: Kubectl, namespace: str, **spec: Any) -> None:
     """Change fields of the VersionedConfig; null removes one."""
-    patch = json.dumps({"spec": spec})
+    patch = json.dumps({"spec": spec}, ensure_ascii=False)
     kubectl("patch", "-n", namespace, "vcfg/app-cfg", "--type=merge", "--patch-file=/dev/stdin", stdin=patch)
 
 
@@ -163,6 +163,15 @@ def generation(api: pykube.HTTPClient, namespace: str, name: str = "web") -> tup
     return str(meta["uid"]), int(meta["generation"])
 
 
+def wait_released(api: pykube.HTTPClient, namespace: str, version: str) -> None:
+    """Until no pod uses the version any more, and the operator has seen it."""
+
+    def released() -> bool:
+        return IN_USE not in harness.finalizers(get(api, namespace, version, pykube.ConfigMap))
+
+    wait_until(released, 30, f"{version} is released")
+
+
 def predicted(kubectl: Kubectl, mode: str, name: str = "app-cfg") -> str:
     """What kubectl calls a ConfigMap with that content."""
     literal = f"--from-literal=MODE={mode}"
@@ -185,11 +194,6 @@ def wait_moved(
     """Until the Deployment refers to that version alone, and has rolled out."""
     wait_until(lambda: names_in(template(api, namespace, name)) == {version}, 30, f"{name} is at {version}")
     wait_for_rollout(kubectl, namespace, name)
-
-
-def of_others(where: str, namespace: str) -> bool:
-    """A namespace that is not this test's, and may be on its way out."""
-    return where != namespace and where.startswith(("settle-", "t-", "kubelet-", "crash-", "policies-"))
 
 
 # -- one change, one rollout -----------------------------------------------------------------------------------------
@@ -328,14 +332,14 @@ def test_what_changed_while_the_operator_was_down_is_one_rollout(
     assert [after[name] for name in after.keys() - before.keys()] == [max(before.values()) + 1]
     assert len(versions(api, namespace)) == 2
 
+    wait_released(api, namespace, first)
+    stopped_operator.stop()
+    writes = Writes(audit_log)
+    stopped_operator.start()
     settle(kubectl, api, versions=True)
-    for end in (stopped_operator.stop, stopped_operator.kill):
-        end()
-        writes = Writes(audit_log)
-        stopped_operator.start()
-        settle(kubectl, api, versions=True)
-        assert writes.seen(), "the audit log shows nothing at all"
-        assert writes.seen(without=lambda where: of_others(where, namespace)) == []
+    assert writes.seen(), "the audit log shows nothing at all"
+    # Namespaces of earlier tests may be on their way out.
+    assert writes.seen(without=lambda n: n != namespace and n.startswith(("t-", "settle-"))) == []
 
 
 def test_zero_replicas(
@@ -368,7 +372,7 @@ def test_exactly_one_mebibyte(
     kubectl.create(namespace, deployment(replicas=1))
     wait_moved(kubectl, api, namespace, version)
     (reading,) = pods_read(cluster, api, namespace)
-    assert reading.files == {f"v/{key}": value for key, value in data.items()}
+    assert {f"v/{key}": value for key, value in data.items()}.items() <= reading.files.items()
 
     edit(kubectl, namespace, data={"MODE": "four"})
     refusal = wait_condition(api, namespace, "Stalled", "InvalidContent")
@@ -424,14 +428,8 @@ def test_a_strangers_object_is_never_touched(
     assert get(api, namespace, taken, pykube.ConfigMap)["data"] == {"MODE": "two"}
 
 
-@pytest.mark.parametrize("to_first", [False, True], ids=["undo", "undo --to-revision"])
 def test_an_undo_stays(
-    operator: Operator,
-    cluster: Cluster,
-    kubectl: Kubectl,
-    api: pykube.HTTPClient,
-    namespace: str,
-    to_first: bool,
+    operator: Operator, cluster: Cluster, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
 ) -> None:
     """V8: until the content changes, whatever else happens meanwhile."""
     first = start(kubectl, api, namespace, historyLimit=0)
@@ -439,26 +437,24 @@ def test_an_undo_stays(
     wait_moved(kubectl, api, namespace, first, "other")
     second = change(kubectl, api, namespace, "two", first)
     third = change(kubectl, api, namespace, "three", second)
-    assert versions(api, namespace) == {first, second, third}
 
-    if to_first:
-        number = revision_with(api, namespace, first)
-        kubectl("rollout", "undo", "-n", namespace, "deployment/web", f"--to-revision={number}")
-        back, mode = first, "one"
-    else:
-        kubectl("rollout", "undo", "-n", namespace, "deployment/web")
-        back, mode = second, "two"
-    wait_moved(kubectl, api, namespace, back)
-    assert modes(cluster, api, namespace) == [{mode}]
-    apart = {"other": ("Updated", third), "web": ("Overridden", back)}
-    wait_until(lambda: targets(api, namespace) == apart, 15, "the status tells of the undo")
+    def undo(to: str, mode: str, *args: str) -> dict[str, tuple[str, str]]:
+        kubectl("rollout", "undo", "-n", namespace, "deployment/web", *args)
+        wait_moved(kubectl, api, namespace, to)
+        assert modes(cluster, api, namespace) == [{mode}]
+        apart = {"other": ("Updated", third), "web": ("Overridden", to)}
+        wait_until(lambda: targets(api, namespace) == apart, 15, "the status tells of the undo")
+        return apart
+
+    undo(second, "two")
+    apart = undo(first, "one", f"--to-revision={revision_with(api, namespace, first)}")
     undone = generation(api, namespace)
 
     # Everything that makes the operator look again.
     kubectl("scale", "-n", namespace, "deployment/other", "--replicas=1")
     wait_for_rollout(kubectl, namespace, "other")
     edit(kubectl, namespace, metadata={"labels": {"looked": "again"}})
-    kubectl("annotate", "-n", namespace, "deployment/web", "looked=again")
+    kubectl("label", "-n", namespace, "deployment/web", "looked=again")
     settle(kubectl, api, versions=True)
     operator.kill()
     operator.start()
@@ -466,6 +462,7 @@ def test_an_undo_stays(
     assert version_of(api, namespace) == third
     assert generation(api, namespace) == undone
     assert targets(api, namespace) == apart
+    # Each of them can be gone back to, so none is collected.
     assert versions(api, namespace) == {first, second, third}
 
     fourth = change(kubectl, api, namespace, "four", third)
@@ -567,8 +564,8 @@ def test_one_at_a_time_in_the_order_of_names(
 @pytest.mark.parametrize(
     ("broken", "config"),
     [
-        # Starts and ends again and again; the Deployment itself says that it takes too long.
-        ({"MODE": "two", "CRASH": "1"}, {"progressDeadlineSeconds": 4, "minReadySeconds": 2}),
+        # Starts and fails again and again; the Deployment itself says that it takes too long.
+        ({"MODE": "two", "CRASH": "1"}, {"progressDeadlineSeconds": 3}),
         # Never starts, for a key that is not there; the VersionedConfig's deadline is the shorter one.
         ({"CRASH": "", "MODE": None, "OTHER": "x"}, {"rollout": {"progressDeadlineSeconds": 3}}),
     ],
@@ -586,26 +583,27 @@ def test_a_target_that_does_not_get_ready_stops_the_rollout(
     """V27: the others stay as they are, until the content is mended."""
     spec = reading_pod_spec()
     crash = {"name": "app-cfg", "key": "CRASH", "optional": True}
-    spec["containers"][0]["env"].append({"name": "CRASH", "valueFrom": {"configMapKeyRef": crash}})
-    first = start_several(kubectl, api, namespace, spec, "abc", **config)
-    others = [generation(api, namespace, name) for name in "bc"]
+    # An init container: one that the pod is not ready before. Others count as ready until they fail.
+    init = {"name": "i", "image": "busybox", "command": ["true"]}
+    spec["initContainers"] = [init | {"env": [{"name": "CRASH", "valueFrom": {"configMapKeyRef": crash}}]}]
+    first = start_several(kubectl, api, namespace, spec, "ab", **config)
+    other = generation(api, namespace, "b")
 
     edit(kubectl, namespace, data=broken)
     told = wait_condition(api, namespace, "Degraded", "TargetFailed")
     assert "Deployment a " in told["message"]
     settle(kubectl, api, versions=True)
-    assert [generation(api, namespace, name) for name in "bc"] == others
+    assert generation(api, namespace, "b") == other
     bad = str(resource(api, namespace)["status"]["currentVersion"])
-    waiting = ("Waiting", first)
-    assert targets(api, namespace) == {"a": ("Failed", bad), "b": waiting, "c": waiting}
+    assert targets(api, namespace) == {"a": ("Failed", bad), "b": ("Waiting", first)}
     # The pod that worked before still does.
     assert {"one"} in modes(cluster, api, namespace, "a")
     assert versions(api, namespace) == {first, bad}
 
     edit(kubectl, namespace, data={"MODE": "three", "CRASH": None})
     good = version_of(api, namespace, besides=bad)
-    assert targets(api, namespace) == dict.fromkeys("abc", ("Updated", good))
-    assert [modes(cluster, api, namespace, name) for name in "abc"] == [[{"three"}]] * 3
+    assert targets(api, namespace) == dict.fromkeys("ab", ("Updated", good))
+    assert [modes(cluster, api, namespace, name) for name in "ab"] == [[{"three"}]] * 2
 
 
 def test_paused(operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str) -> None:
@@ -673,7 +671,7 @@ def test_deleting_the_versioned_config(
     """Versions in use stay and their workloads run on; unused ones go, and the others when nothing uses them."""
     first = start(kubectl, api, namespace)
     second = change(kubectl, api, namespace, "two", first)
-    # Only the history keeps the third: its revision goes with the Deployment that had it.
+    # Nothing uses this one.
     kubectl.create(namespace, versioned_config("alone", {"MODE": "one"}))
     alone = version_of(api, namespace, "alone")
     before = generation(api, namespace)
@@ -773,9 +771,8 @@ def test_what_is_not_supported_is_refused_not_ignored(
     """With a condition that names the field; nothing is made, and what uses the name stays as it is."""
     numbered = {f"app{number}": case for number, case in enumerate((NOT_SUPPORTED | SECRETS).items())}
     for name, (_, spec) in numbered.items():
-        inline = {} if spec.get("kind") == "Secret" else {"MODE": "one"}
-        manifest = versioned_config(name, inline, **{k: v for k, v in spec.items() if k != "data"})
-        manifest["spec"]["data"] = spec.get("data", inline)
+        manifest = versioned_config(name, {"MODE": "one"})
+        manifest["spec"] = spec if "kind" in spec else manifest["spec"] | spec
         kubectl.create(namespace, manifest, deployment(name, reading_pod_spec(name), replicas=0))
     before = {name: generation(api, namespace, name) for name in numbered}
 
@@ -792,20 +789,21 @@ def test_what_is_not_supported_is_refused_not_ignored(
     assert {found["metadata"]["name"] for found in made} == {"kube-root-ca.crt"}
 
 
-@pytest.mark.parametrize("named", NOT_SUPPORTED)
 def test_a_field_that_is_not_supported_stops_what_worked(
-    operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str, named: str
+    operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
 ) -> None:
     """Added later: workloads stay at their version until it is taken away again."""
     first = start(kubectl, api, namespace, replicas=0)
     before = generation(api, namespace)
-    edit(kubectl, namespace, data={"MODE": "two"}, **NOT_SUPPORTED[named])
-    assert named in wait_condition(api, namespace, "Stalled", "NotSupported")["message"]
+    for named, spec in NOT_SUPPORTED.items():
+        edit(kubectl, namespace, data={"MODE": named}, **spec)
+        wait_condition(api, namespace, "Stalled", "NotSupported")
+        defaults: dict[str, Any] = dict.fromkeys(spec)
+        edit(kubectl, namespace, data={"MODE": "one"}, **defaults)
+        assert version_of(api, namespace) == first
     settle(kubectl, api, versions=True)
     assert versions(api, namespace) == {first}
     assert generation(api, namespace) == before
 
-    defaults = dict.fromkeys(NOT_SUPPORTED[named])
-    edit(kubectl, namespace, **defaults)
-    second = version_of(api, namespace, besides=first)
+    second = change(kubectl, api, namespace, "two", first)
     assert names_in(template(api, namespace)) == {second}

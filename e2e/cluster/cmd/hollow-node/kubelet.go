@@ -47,14 +47,21 @@ func runKubelet(node node) error {
 	if err != nil {
 		return err
 	}
-	// kubemark makes temporary folders of its own; they belong into the node's.
-	if err := os.Setenv("TMPDIR", node.dir); err != nil {
-		return err
-	}
 	flags, kubelet := kubemark.GetHollowKubeletConfig(&kubemark.HollowKubeletOptions{
 		NodeName: node.name, KubeletPort: node.port, MaxPods: 500,
 	})
+	// kubemark makes folders in /tmp, whatever TMPDIR says, and leaves them there.
+	if err := os.RemoveAll(flags.RootDirectory); err != nil {
+		return err
+	}
 	flags.RootDirectory = filepath.Join(node.dir, "kubelet")
+	kubelet.StaticPodPath = filepath.Join(node.dir, "static")
+	kubelet.PodLogsDir = filepath.Join(node.dir, "logs")
+	for _, dir := range []string{kubelet.StaticPodPath, kubelet.PodLogsDir} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
 	kubelet.Address = "127.0.0.1"
 	kubelet.SyncFrequency.Duration = node.syncFrequency
 	kubelet.SerializeImagePulls = false
