@@ -547,7 +547,9 @@ class Operator:
         def ready() -> bool:
             assert self.running, f"the operator ended by itself:\n{self.log_tail()}"
             # The log first: kopf gives the same answer to probes for ten seconds.
-            return " synced " in self.log[self._log_start :] and bool(self.health().get("synced"))
+            return "versionedconfig.app: synced" in self.log[self._log_start :] and bool(
+                self.health().get("synced")
+            )
 
         wait_until(ready, timeout, "the operator is ready")
 

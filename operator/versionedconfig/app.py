@@ -16,10 +16,10 @@ from versionedconfig.kube.mirror import tune_gc
 from versionedconfig.model import API_VERSION, GROUP, ConfigKey, ObjectKey
 from versionedconfig.observability.metrics import Metrics
 from versionedconfig.protection.controller import ProtectionController
+from versionedconfig.resource import PLURAL
 from versionedconfig.rollout.controller import RolloutController
 from versionedconfig.settings import Settings
 from versionedconfig.versions.controller import VersionsController
-from versionedconfig.versions.spec import PLURAL
 from versionedconfig.view import View
 
 logger = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from versionedconfig.model import (
 )
 from versionedconfig.references import PodSpec, ReferenceIndex, pod_references, referenced_names
 from versionedconfig.references.index import Names
-from versionedconfig.rollout.workload import DeploymentState, Revision, Workload, health
+from versionedconfig.workload import DeploymentState, Revision, Workload, health
 
 RUNNING_PODS = "status.phase!=Succeeded,status.phase!=Failed"
 """A finished pod's containers never start again and the kubelet has dropped its references (kubelet.go,

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from versionedconfig.model import Reference
+from versionedconfig.resource import TargetStatus, max_concurrent
 from versionedconfig.rollout.plan import Aim, Plan, State, plan
-from versionedconfig.rollout.workload import Health, Revision, Workload
-from versionedconfig.versions.spec import TargetStatus, max_concurrent
+from versionedconfig.workload import Health, Revision, Workload
 
 NOW = datetime(2026, 1, 31, 12, 0, 0, tzinfo=UTC)
 AIM = Aim("ConfigMap", "app", "app-2", frozenset({"app-1", "app-2"}), max_concurrent="100%")

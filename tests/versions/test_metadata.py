@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from versionedconfig.model import NAME_ANNOTATION, NAME_LABEL
+from versionedconfig.resource import VersionMetadata
 from versionedconfig.versions.metadata import label_value, metadata_patch, version_metadata
-from versionedconfig.versions.spec import VersionMetadata
 
 MAPS = st.dictionaries(st.sampled_from(["team", "tier", "note"]), st.sampled_from(["1", "2"]))
 WANTED = st.builds(VersionMetadata, labels=MAPS, annotations=MAPS)

@@ -16,8 +16,8 @@ from versionedconfig.model import ConfigKey, ObjectKey
 from versionedconfig.observability.metrics import Metrics
 from versionedconfig.rollout.plan import Aim
 from versionedconfig.rollout.rewrite import rewrite
-from versionedconfig.rollout.workload import Workload
 from versionedconfig.view import View
+from versionedconfig.workload import Workload
 
 logger = logging.getLogger(__name__)
 

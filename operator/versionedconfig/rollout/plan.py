@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from versionedconfig.rollout.workload import Health, Revision, Workload
-from versionedconfig.versions.spec import TargetStatus, max_concurrent
+from versionedconfig.resource import TargetStatus, max_concurrent
+from versionedconfig.workload import Health, Revision, Workload
 
 
 class State(StrEnum):

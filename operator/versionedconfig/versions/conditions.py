@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from versionedconfig.resource import Condition
 from versionedconfig.rollout.plan import Plan, State
-from versionedconfig.versions.spec import Condition
 
 MAX_MESSAGE = 1024
 

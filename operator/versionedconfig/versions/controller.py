@@ -28,17 +28,17 @@ from versionedconfig.model import (
 )
 from versionedconfig.observability.metrics import Metrics
 from versionedconfig.references import referenced_names
+from versionedconfig.resource import PLURAL, Rollout, Spec, Status, VersionedConfig, unsupported
 from versionedconfig.rollout.controller import RolloutController
 from versionedconfig.rollout.plan import Aim, Plan, plan
-from versionedconfig.rollout.workload import Revision
 from versionedconfig.settings import Settings
 from versionedconfig.versions.conditions import Verdict, conditions, refused, rolling, settling
 from versionedconfig.versions.content import Content, config_map_content, content_problems
 from versionedconfig.versions.history import history
 from versionedconfig.versions.metadata import metadata_patch, version_metadata
 from versionedconfig.versions.settle import Settling, seconds_to_wait
-from versionedconfig.versions.spec import PLURAL, Rollout, Spec, Status, VersionedConfig, unsupported
 from versionedconfig.view import RUNNING_PODS, PodItem, View, WorkloadItem, api_path
+from versionedconfig.workload import Revision
 
 logger = logging.getLogger(__name__)
 

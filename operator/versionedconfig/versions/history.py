@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from versionedconfig.model import Incarnation
+from versionedconfig.resource import VersionStatus
 from versionedconfig.versions.content import HASH_LENGTH
-from versionedconfig.versions.spec import VersionStatus
 
 
 @dataclass(frozen=True, slots=True)

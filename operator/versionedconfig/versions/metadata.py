@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 
 from versionedconfig.model import DIGEST_ANNOTATION, NAME_ANNOTATION, NAME_LABEL, PROPAGATED_ANNOTATION
-from versionedconfig.versions.spec import VersionMetadata
+from versionedconfig.resource import VersionMetadata
 
 MAX_LABEL = 63
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from versionedconfig.rollout.workload import DeploymentState, Health, health
+from versionedconfig.workload import DeploymentState, Health, health
 
 DONE = DeploymentState(3, 3, wanted=2, total=2, updated=2, available=2, paused=False, deadline_exceeded=False)
 
