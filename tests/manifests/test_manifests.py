@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import yaml
 
-from versionedconfig import resource
+from versionedconfig import resource as vcfg
 from versionedconfig.model import API_VERSION, GROUP, IN_USE_FINALIZER
 from versionedconfig.settings import Settings
 from versionedconfig.versions import content
@@ -73,7 +73,7 @@ def test_kustomization_names_all_files_and_no_other(directory: Path) -> None:
 
 def crd() -> Manifest:
     """The CRD of VersionedConfig."""
-    return shipped_named("CustomResourceDefinition", f"{resource.PLURAL}.{GROUP}")
+    return shipped_named("CustomResourceDefinition", f"{vcfg.PLURAL}.{GROUP}")
 
 
 def schema(*path: str) -> Manifest:
@@ -100,7 +100,7 @@ def test_crd_names() -> None:
     (version,) = crd()["spec"]["versions"]
 
     assert (crd()["spec"]["group"], version["name"]) == (GROUP, API_VERSION)
-    assert (names["kind"], names["plural"], names["shortNames"]) == (resource.KIND, resource.PLURAL, ["vcfg"])
+    assert (names["kind"], names["plural"], names["shortNames"]) == (vcfg.KIND, vcfg.PLURAL, ["vcfg"])
     assert crd()["spec"]["scope"] == "Namespaced"
     assert version["subresources"] == {"status": {}}
 
@@ -125,13 +125,13 @@ def test_every_rule_says_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("struct", "path"),
     [
-        (resource.Spec, ["spec"]),
-        (resource.VersionMetadata, ["spec", "metadata"]),
-        (resource.Rollout, ["spec", "rollout"]),
-        (resource.Status, ["status"]),
-        (resource.VersionStatus, ["status", "versions"]),
-        (resource.TargetStatus, ["status", "targets"]),
-        (resource.Condition, ["status", "conditions"]),
+        (vcfg.Spec, ["spec"]),
+        (vcfg.VersionMetadata, ["spec", "metadata"]),
+        (vcfg.Rollout, ["spec", "rollout"]),
+        (vcfg.Status, ["status"]),
+        (vcfg.VersionStatus, ["status", "versions"]),
+        (vcfg.TargetStatus, ["status", "targets"]),
+        (vcfg.Condition, ["status", "conditions"]),
     ],
     ids=lambda value: ".".join(value) if isinstance(value, list) else value.__name__,
 )
