@@ -142,11 +142,12 @@ def run(settings: Settings) -> None:
 
     @kopf.on.probe(registry=registry, id="synced")
     async def synced(**_: Any) -> bool:
+        """Whether every kind was listed; an error, and so a 500, where a mirror is deaf."""
         for operator in running:
-            if problem := operator.view.problem(DEAF_SECONDS):
-                # Only a permanent error turns the answer into a 500 (kopf retries others within the request).
-                raise kopf.PermanentError(problem)
-        return True
+            if deaf := operator.view.deaf(DEAF_SECONDS):
+                # kopf would retry any other error within the request.
+                raise kopf.PermanentError(f"nothing heard for {DEAF_SECONDS} s of: {', '.join(deaf)}")
+        return all(operator.view.synced for operator in running)
 
     options = settings
     tune_gc()

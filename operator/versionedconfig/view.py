@@ -270,15 +270,10 @@ class View:
         """Every kind was listed whole: only now may anything be concluded from an absence."""
         return all(mirror.synced for mirror in self.mirrors)
 
-    def problem(self, silence_seconds: float) -> str:
-        """What is wrong with the mirrors, in words; empty where all are synced and heard something lately."""
-        for mirror in self.mirrors:
-            if not mirror.synced:
-                return f"{mirror.resource.name} are not listed yet"
-            silent = time.monotonic() - mirror.last_heard
-            if silent > silence_seconds:
-                return f"nothing heard of {mirror.resource.name} for {silent:.0f} s"
-        return ""
+    def deaf(self, silence_seconds: float) -> list[str]:
+        """Kinds of which nothing was heard for so long, listed or not."""
+        since = time.monotonic() - silence_seconds
+        return [mirror.resource.name for mirror in self.mirrors if mirror.last_heard < since]
 
     def incarnation(self, key: ConfigKey) -> Incarnation | None:
         """The life that the key has now, if any."""

@@ -130,6 +130,14 @@ def test_a_refused_patch_fails_the_target_and_is_tried_again() -> None:
     assert result.granted == {"a"}
 
 
+def test_a_refusal_that_is_left_over_does_not_undo_an_undo() -> None:
+    overridden = replace_state(one(step([workload("web", "app-1")])), State.OVERRIDDEN)
+    result = step([workload("web", "app-1")], previous=[overridden], refusals={"web": "policy says no"})
+
+    assert one(result).state == State.OVERRIDDEN
+    assert not result.granted
+
+
 def test_a_paused_rollout_moves_nobody() -> None:
     assert not step([workload("web", "app-1")], aim=replace(AIM, paused=True)).granted
 

@@ -121,6 +121,7 @@ class RolloutController:
                 names.update({(aim.kind, name): aim.current for name in aim.names(workload)})
         operations = rewrite(workload.references, names, workload.uid)
         if not operations:
+            self._refusals.pop(key, None)
             return
         path = f"/apis/apps/v1/namespaces/{key.namespace}/deployments/{key.name}"
         try:

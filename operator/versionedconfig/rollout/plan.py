@@ -91,6 +91,7 @@ def plan(
     for revision in revisions:
         reached[revision.owner_uid] = max(revision.revision, reached.get(revision.owner_uid, 0))
     targets = []
+    retried = set()
     for workload in sorted(workloads, key=lambda item: item.name):
         before = previous.get(workload.name)
         if promoted or before is None:
@@ -109,6 +110,7 @@ def plan(
             state, message, version = _assess(aim, workload, moved)
             if state is State.WAITING and (refusal := refusals.get(workload.name)):
                 state, message = State.FAILED, f"its template cannot be changed: {refusal}"
+                retried.add(workload.name)
         since = _text(now)
         if before is not None and not promoted and _same_phase(before.state, state):
             since = before.since
@@ -127,15 +129,13 @@ def plan(
         )
     states = [target.state for target in targets]
     free = max_concurrent(aim.max_concurrent, len(targets)) - states.count(State.UPDATING)
-    if aim.paused or State.FAILED in states:
+    if State.FAILED in states:
         # onFailure: Pause. What made one target fail would make the next ones fail too.
         free = 0
     waiting = [target.name for target in targets if target.state == State.WAITING]
     # What was refused may be allowed by now: it is tried again, however slowly.
-    granted = frozenset(waiting[: max(0, free)]) | {
-        name for name, why in refusals.items() if why and not aim.paused
-    }
-    return Plan(tuple(targets), granted)
+    granted = frozenset(waiting[: max(0, free)]) | retried
+    return Plan(tuple(targets), frozenset() if aim.paused else granted)
 
 
 def _assess(aim: Aim, workload: Workload, moved: bool) -> tuple[State, str, str]:
