@@ -1,6 +1,7 @@
 """`python -m e2e.cluster up|status|down|build`."""
 
 import contextlib
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -79,6 +80,8 @@ def down(
 
 def main() -> None:
     """Entry point: errors a person can mend end with 2 and without a traceback."""
+    # As Ctrl-C does: what `up` has started so far is taken down.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         cli()
     except ClusterError as error:
