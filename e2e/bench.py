@@ -29,6 +29,8 @@ from e2e.harness import Kubectl, Manifest, Operator
 
 console = Console()
 IN_FLIGHT = 20
+FLOOR_FINALIZER = "floor.versionedconfig.test/in-use"
+"""Not the operator's, which would have to release it."""
 Json = dict[str, Any]
 
 
@@ -154,8 +156,12 @@ async def namespace(bare: Bare, name: str) -> AsyncIterator[str]:
         except RuntimeError:
             await asyncio.sleep(0.1)
     yield name
+    # Until it is gone: its end would weigh on what is measured next.
     with contextlib.suppress(RuntimeError):
         await bare.send("DELETE", f"/api/v1/namespaces/{name}")
+        while True:
+            await bare.send("GET", f"/api/v1/namespaces/{name}")
+            await asyncio.sleep(0.5)
 
 
 async def fill(bare: Bare, space: str, pods: int, configs: int) -> None:
@@ -198,11 +204,14 @@ async def row_start(bare: Bare, operator: Operator, scale: float) -> list[Row]:
             await asyncio.sleep(2)  # protection works on; its memory counts
             peaks.append(peak_megabytes(operator))
             await asyncio.to_thread(operator.stop)
-        measured, floor = sorted(times)[1], sorted(floors)[1]
-        return [
-            Row(f"start to synced, {pods} pods, {configs} ConfigMaps", measured, floor, 1.5 * floor + 2, rule="1.5 × bare GETs + 2 s"),
-            Row("peak memory while doing so", max(peaks), 160, 160, "MB", "160 MB"),
-        ]  # fmt: skip
+        # The namespace cannot end while nobody releases what is in it.
+        await asyncio.to_thread(operator.start)
+    await asyncio.to_thread(operator.stop)
+    measured, floor = sorted(times)[1], sorted(floors)[1]
+    return [
+        Row(f"start to synced, {pods} pods, {configs} ConfigMaps", measured, floor, 1.5 * floor + 2, rule="1.5 × bare GETs + 2 s"),
+        Row("peak memory while doing so", max(peaks), 160, 160, "MB", "160 MB"),
+    ]  # fmt: skip
 
 
 def peak_megabytes(operator: Operator) -> float:
@@ -334,7 +343,7 @@ async def bare_protector(bare: Bare, space: str) -> None:
         async for event in bare.watch(f"{path}/pods"):
             if event["type"] == "ADDED":
                 config = event["object"]["spec"]["volumes"][0]["configMap"]["name"]
-                body = {"metadata": {"finalizers": [harness.IN_USE]}}
+                body = {"metadata": {"finalizers": [FLOOR_FINALIZER]}}
                 kind = "strategic-merge-patch+json"
                 group.create_task(bare.send("PATCH", f"{path}/configmaps/{config}", body, kind))
 
@@ -354,7 +363,7 @@ async def latencies(
         async def observe() -> None:
             async for event in bare.watch(f"{path}/configmaps", ready):
                 meta = event["object"]["metadata"]
-                if harness.IN_USE in meta.get("finalizers", ()):
+                if {harness.IN_USE, FLOOR_FINALIZER} & set(meta.get("finalizers", ())):
                     protected.setdefault(meta["name"], time.monotonic())
                     if len(protected) == count:
                         done.set()
@@ -378,6 +387,12 @@ async def latencies(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if protector is not None:
+            bare_again = {"metadata": {"finalizers": None}}
+            await in_parallel(
+                bare.send("PATCH", f"{path}/configmaps/c{i}", bare_again, "merge-patch+json")
+                for i in range(count)
+            )
         return [max(0.0, protected[name] - created[name]) for name in created]
 
 
