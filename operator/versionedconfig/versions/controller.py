@@ -175,7 +175,6 @@ class VersionsController:
             await self._write_status(owner, known, self._told(known, known.refusal))
         else:
             await self._progress(owner, known, promoted=False)
-            self.queue.forget(owner)
         self.queue.add_after(owner, self._settings.resync_seconds)
 
     def _current_missing(self, owner: ObjectKey, known: _Known) -> bool:
@@ -377,7 +376,9 @@ class VersionsController:
         )
         status = self._told(known, rolling(current, steps, known.rollout.paused), steps)
         status = msgspec.structs.replace(status, versions=list(kept.kept))
-        await self._write_status(owner, known, status, now=promoted)
+        told = await self._write_status(owner, known, status, now=promoted)
+        if promoted and not told:
+            return
         self._rollouts.publish(owner, aim, steps.granted)
         if any(target.state == "Updating" for target in steps.targets):
             self.queue.add_after(owner, known.rollout.progress_deadline_seconds + 1.0)
@@ -410,14 +411,14 @@ class VersionsController:
 
     async def _write_status(
         self, owner: ObjectKey, known: _Known, status: Status, *, now: bool = False
-    ) -> None:
-        """Write it where it differs, and not too often."""
+    ) -> bool:
+        """Write it where it differs, and not too often; whether it stands in the API server now."""
         if status == known.status and not now:
-            return
+            return True
         wait = known.written + STATUS_SECONDS - self._clock()
         if wait > 0 and not now:
             self.queue.add_after(owner, wait)
-            return
+            return False
         body = {"metadata": {"uid": known.uid}, "status": msgspec.to_builtins(status)}
         try:
             await self._api.patch(
@@ -426,10 +427,11 @@ class VersionsController:
         except ApiError as error:
             if error.status in (404, 409):
                 self.changed(owner)
-                return
+                return False
             raise
         known.written = self._clock()
         known.status = status
+        return True
 
     async def _forget(self, owner: ObjectKey) -> None:
         """The VersionedConfig is gone: its versions stay while something uses them, then go."""
