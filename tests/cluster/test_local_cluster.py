@@ -181,6 +181,21 @@ def test_what_never_gets_ready_is_told_with_its_log_and_taken_down(
     assert not local.names()
 
 
+def test_a_node_that_never_gets_ready_is_told_with_its_kubelets_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_components(monkeypatch, tmp_path, SLEEPER)
+    nodes = '{"items": [{"metadata": {"name": "node-0"}, "spec": {}, "status": {}}]}'
+    (tmp_path / "programs" / "kubectl").write_text(f"#!/bin/sh\necho '{nodes}'\n")
+    kubelet = {"command": ["/bin/sh", "-c", "echo cannot mount; exec sleep 1000"]}
+    monkeypatch.setattr(components, "processes", lambda *_: {"kubelet-node-0": kubelet})
+
+    with pytest.raises(
+        ClusterError, match=r"for every node to be Ready\nnode-0 is not Ready; .*:\ncannot mount"
+    ):
+        local.up("unready", nodes=1)
+
+
 def test_what_keeps_ending_is_told_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_components(monkeypatch, tmp_path, ["/bin/sh", "-c", "echo no such flag; exit 3"])
     monkeypatch.setattr(local, "READY_SECONDS", 30.0)
