@@ -521,14 +521,44 @@ async def test_11_a_token_that_rotated_is_read_again(
         assert observed.mirror.counters.watches == {"listed": 1, "ended": 1}
 
 
-@pytest.mark.parametrize("verb", ["list", "watch"])
+FORBIDDEN = status(403, "Forbidden", "pods is forbidden: User ... cannot")
+
+
+@pytest.mark.parametrize(("verb", "times"), [("list", 1), ("watch", 9)])
 async def test_11_missing_rights_end_it_with_one_clear_line(
-    server: ScriptedServer, api: Api, verb: str
+    server: ScriptedServer, api: Api, verb: str, times: int
 ) -> None:
-    server.fail(verb, 403, status(403, "Forbidden", "pods is forbidden: User ... cannot"))
+    """At once where nothing was ever allowed, after about a minute where something was."""
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    for _ in range(times):
+        server.fail(verb, 403, FORBIDDEN)
 
     with pytest.raises(ApiError, match=f"the ServiceAccount lacks the verb {verb} on pods"):
-        await Mirror(api, PODS, lambda old, new: None).run()
+        await Mirror(api, PODS, lambda old, new: None, sleep=sleep).run()
+
+    assert len(pauses) == times - 1
+    assert not server.failures[verb]
+
+
+async def test_11_an_api_server_that_has_not_read_its_roles_yet_is_waited_for(
+    server: ScriptedServer, run: Run
+) -> None:
+    """Seen after restarts: for some seconds everything is forbidden, the watch and the list."""
+    async with run() as observed:
+        server.put("a")
+        await until(lambda: observed.deltas)
+        for verb in ("watch", "watch", "list"):
+            server.fail(verb, 403, FORBIDDEN)
+        server.streams[0].cut()
+        await next_stream(server, 2)
+        server.put("b")
+        await until(lambda: names(observed) == ["a", "b"])
+
+        assert len(observed.pauses) == 2
 
 
 async def test_11_credentials_that_stay_wrong_end_it(server: ScriptedServer, api: Api) -> None:

@@ -73,6 +73,8 @@ class MirrorSettings:
 
 
 _DEFAULTS = MirrorSettings()
+_DENIALS = 8
+"""So many failures in a row, about a minute, and a denial is meant: the role was taken away."""
 
 
 @dataclass(slots=True)
@@ -134,7 +136,7 @@ class Mirror(Generic[P]):
         await self._synced.wait()
 
     async def run(self) -> NoReturn:
-        """For ever. Raises ApiError for 401 and 403, which waiting does not cure, and what on_change raises."""
+        """For ever. Raises what on_change raises, and ApiError for 401 and 403 where waiting does not cure them."""
         while True:
             version = await self._list()
             await self._follow(version)
@@ -301,6 +303,10 @@ class Mirror(Generic[P]):
         await self._sleep(seconds)
 
     def _raise_if_denied(self, verb: str, error: ApiError) -> None:
+        if self.synced and self._failures < _DENIALS:
+            # It was allowed before. An API server that just started denies everything until its authorizer has
+            # read the roles (seen within seconds after a restart), and must not end us.
+            return
         if error.status == 403:
             what = f"the ServiceAccount lacks the verb {verb} on {self.resource.name}"
         elif error.status == 401:
