@@ -26,8 +26,13 @@ def _root() -> None:
 @cli.command()
 def run(
     kubeconfig: Annotated[
-        str | None,
-        typer.Option(help="Path; default: the pod's ServiceAccount, else $KUBECONFIG or ~/.kube/config."),
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            readable=True,
+            help="Path; default: the pod's ServiceAccount, else $KUBECONFIG or ~/.kube/config.",
+        ),
     ] = None,
     own_namespace: Annotated[
         str,

@@ -113,7 +113,11 @@ def run(settings: Settings) -> None:
     @kopf.on.startup(registry=registry)
     async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
         configure(settings)
-        api = await Api.connect(options.kubeconfig)
+        try:
+            api = await Api.connect(options.kubeconfig)
+        except Exception as error:
+            # kopf would try anything else again every minute, and never end.
+            raise kopf.PermanentError(f"cannot use the kubeconfig or ServiceAccount: {error}") from None
         api.on_request = metrics.request
         operator = Operator(api, options, metrics, stop)
         running.append(operator)

@@ -3,6 +3,7 @@
 Pure data: no I/O, no kopf, no clock. The words are those of docs/architecture.md.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -13,10 +14,11 @@ IN_USE_FINALIZER: Final = f"{GROUP}/in-use"
 """Held on an incarnation while a holder refers to it."""
 
 NAME_ANNOTATION: Final = f"{GROUP}/name"
-"""On a version: the full name of the VersionedConfig it was made from (up to 253 characters)."""
+"""On a version: `namespace/name` of the VersionedConfig it was made from. The namespace is in it so that a copy of a
+version in another namespace is nobody's version there."""
 
 NAME_LABEL: Final = f"{GROUP}/name"
-"""The same for `kubectl get -l`; shortened when the name exceeds a label value's 63 characters."""
+"""The name for `kubectl get -l`; shortened when it exceeds a label value's 63 characters."""
 
 DIGEST_ANNOTATION: Final = f"{GROUP}/sha256"
 """On a version: the whole SHA-256 of the content, in hex; its name carries 40 bits of it only."""
@@ -26,6 +28,9 @@ PROPAGATED_ANNOTATION: Final = f"{GROUP}/propagated"
 
 IGNORE_ANNOTATION: Final = f"{GROUP}/ignore"
 """`"true"` on a config object: the operator never writes to it."""
+
+RELEASE_ANNOTATION: Final = f"{GROUP}/release"
+"""A reason, on a config object: break glass. The object is not protected anew while it is there."""
 
 FIELD_MANAGER: Final = "versionedconfig"
 
@@ -65,6 +70,8 @@ class Incarnation:
     """Our finalizer is on it."""
     deleting: bool = False
     ignored: bool = False
+    released: bool = False
+    """Somebody broke the glass: RELEASE_ANNOTATION holds a reason."""
     owner: str = ""
     """Name of the VersionedConfig that it is a version of, or empty."""
     digest: str = ""
@@ -81,6 +88,27 @@ class Incarnation:
     def name(self) -> str:
         """The key's name."""
         return self.key.name
+
+
+_VERSION_NAME: Final = re.compile(r"([a-z0-9](?:[-.a-z0-9]{0,240}[a-z0-9])?)-[2456789bcdfghkmt]{10}")
+"""A DNS-1123 subdomain, and the ten characters that kubectl's hash encoding can give."""
+
+
+def owner_by_name(name: str) -> str:
+    """Whose version an object of that name would be: `app` for `app-87m5g5hd76`; empty where it cannot be one."""
+    match = _VERSION_NAME.fullmatch(name)
+    return match.group(1) if match else ""
+
+
+def owner_of(key: ConfigKey, immutable: bool, annotation: str) -> str:
+    """The VersionedConfig that this object is a version of, or empty.
+
+    Anybody can write an annotation, and what it names is read, written and deleted by us. So it alone proves nothing:
+    kind, immutability, namespace and name must be those of a version too.
+    """
+    owner = owner_by_name(key.name)
+    ours = key.kind == "ConfigMap" and immutable and owner and annotation == f"{key.namespace}/{owner}"
+    return owner if ours else ""
 
 
 class Reference(NamedTuple):

@@ -57,21 +57,21 @@ class Spec(_Masked, frozen=True):
 class VersionStatus(_Struct, frozen=True):
     """One kept version."""
 
-    name: str
-    hash: str
-    created: str
-    state: str
+    name: str = ""
+    hash: str = ""
+    created: str = ""
+    state: str = ""
     """Current, InUse or Unused"""
 
 
 class TargetStatus(_Struct, frozen=True, omit_defaults=True):
     """One workload that uses this VersionedConfig."""
 
-    kind: str
-    name: str
-    version: str
-    """What its template refers to now: a version, or the logical name."""
-    state: str
+    kind: str = ""
+    name: str = ""
+    version: str = ""
+    """What its template refers to now: a version, or the logical name; empty while a patch of ours is under way."""
+    state: str = ""
     """Updated, Updating, Waiting, Overridden, Failed or Paused"""
     from_revision: int = 0
     """The workload's revision when the current version became current: tells an undo from a target not yet moved."""
@@ -82,10 +82,10 @@ class TargetStatus(_Struct, frozen=True, omit_defaults=True):
 class Condition(_Struct, frozen=True):
     """metav1.Condition"""
 
-    type: str
-    status: str
-    reason: str
-    message: str
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
     last_transition_time: str = ""
     observed_generation: int = 0
 

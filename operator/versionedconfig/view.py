@@ -18,9 +18,11 @@ from versionedconfig.model import (
     IGNORE_ANNOTATION,
     IN_USE_FINALIZER,
     NAME_ANNOTATION,
+    RELEASE_ANNOTATION,
     ConfigKey,
     Incarnation,
     ObjectKey,
+    owner_of,
 )
 from versionedconfig.references import PodSpec, ReferenceIndex, pod_references, referenced_names
 from versionedconfig.references.index import Names
@@ -31,6 +33,8 @@ RUNNING_PODS = "status.phase!=Succeeded,status.phase!=Failed"
 SyncTerminatedPod): to the mirror it is gone when it finishes. Lists that confirm a release use the same selector."""
 
 REVISION_ANNOTATION = "deployment.kubernetes.io/revision"
+MAX_REVISION_DIGITS = 18
+"""An int64, as the deployment controller reads it and as our status holds it."""
 
 
 class _Struct(msgspec.Struct, frozen=True, rename="camel", gc=False):
@@ -137,15 +141,17 @@ def incarnation(kind: str) -> Callable[[ConfigItem], Incarnation]:
     def project(item: ConfigItem) -> Incarnation:
         meta = item.metadata
         annotations = meta.annotations or {}
+        key = ConfigKey(kind, meta.namespace, meta.name)
         return Incarnation(
-            key=ConfigKey(kind, meta.namespace, meta.name),
+            key=key,
             uid=meta.uid,
             resource_version=meta.resource_version,
             immutable=item.immutable is True,
             in_use=IN_USE_FINALIZER in (meta.finalizers or ()),
             deleting=meta.deletion_timestamp is not None,
             ignored=annotations.get(IGNORE_ANNOTATION) == "true",
-            owner=annotations.get(NAME_ANNOTATION, ""),
+            released=bool(annotations.get(RELEASE_ANNOTATION, "").strip()),
+            owner=owner_of(key, item.immutable is True, annotations.get(NAME_ANNOTATION, "")),
             digest=annotations.get(DIGEST_ANNOTATION, ""),
             created=meta.creation_timestamp,
         )
@@ -173,6 +179,7 @@ def workload(item: WorkloadItem) -> Workload:
         uid=meta.uid,
         resource_version=meta.resource_version,
         generation=meta.generation,
+        pending=max(0, meta.generation - status.observed_generation),
         references=tuple(pod_references(spec.template.spec)),
         revision=_revision(meta),
         health=health(state),
@@ -197,7 +204,8 @@ def revision(item: WorkloadItem) -> Revision:
 
 def _revision(meta: _Metadata) -> int:
     text = (meta.annotations or {}).get(REVISION_ANNOTATION, "")
-    return int(text) if text.isdecimal() else 0
+    # Anybody can write it, and int() refuses thousands of digits: a projection must not raise.
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MAX_REVISION_DIGITS else 0
 
 
 PODS = Resource(name="pods", path="/api/v1/pods", item=PodItem, project=pod_kept, field_selector=RUNNING_PODS)

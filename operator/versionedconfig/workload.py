@@ -29,6 +29,8 @@ class Workload:
     revision: int
     """deployment.kubernetes.io/revision"""
     health: Health
+    pending: int = 0
+    """Generations that the deployment controller has not seen: `revision` may grow by as much on their account."""
     message: str = ""
 
 

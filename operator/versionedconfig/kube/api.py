@@ -8,6 +8,7 @@ answers (kubernetes/aio/client/rest.py). Knows HTTP, JSON and the conventions of
 import asyncio
 import functools
 import os
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -156,6 +157,9 @@ def path_of(collection: str, namespace: str, name: str = "", subresource: str = 
     prefix, _, plural = collection.rpartition("/")
     scope = f"{prefix}/namespaces/{namespace}" if namespace else prefix
     return "/".join(part for part in (scope, plural, name, subresource) if part)
+
+
+_PLAIN_PATH = re.compile(r"(/[-._:a-zA-Z0-9]+)+")
 
 
 @functools.lru_cache(maxsize=1024)
@@ -456,6 +460,10 @@ class Api:
         # The server compresses what is larger than 128 kB if asked to; inside a cluster that costs more
         # time on both sides than it saves on the wire.
         headers |= {"Accept-Encoding": "identity"}
+        # Names come from objects that anybody may have written, and an HTTP client folds dots: a path that is none of
+        # plain segments would ask for something else than it seems to.
+        if not _PLAIN_PATH.fullmatch(path) or ".." in path.split("/") or "." in path.split("/"):
+            raise ValueError("a path with segments that are no names")
         fresh = False
         while True:
             authentication = await self._authentication()

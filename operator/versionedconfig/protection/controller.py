@@ -65,6 +65,7 @@ class ProtectionController:
         """One pass over keys of one namespace; costs at most one live list, however many may be released."""
         unprotected: list[Incarnation] = []
         candidates: list[Incarnation] = []
+        blocked: list[Incarnation] = []
         for key in keys:
             incarnation = self._view.incarnation(key)
             if incarnation is None:
@@ -89,7 +90,7 @@ class ProtectionController:
                 case Do.NOTHING:
                     pass
             if held and incarnation.in_use and incarnation.deleting:
-                await self._tell_blocked(incarnation)
+                blocked.append(incarnation)
             else:
                 self._metrics.blocked(key, None)
         # A few at a time: a start finds thousands to do, and each costs a round trip.
@@ -97,6 +98,9 @@ class ProtectionController:
             await asyncio.gather(*map(self._add, unprotected[start : start + WRITES_IN_FLIGHT]))
         if candidates:
             await self._release_unheld(namespace, candidates)
+        # Last: an Event may be refused, and that must not keep anything else waiting.
+        for incarnation in blocked:
+            await self._tell_blocked(incarnation)
 
     async def _add(self, incarnation: Incarnation) -> None:
         key = incarnation.key

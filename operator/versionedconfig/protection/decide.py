@@ -36,7 +36,7 @@ def decide(situation: Situation, linger_seconds: float) -> Do:
     """The next step. Releasing is never decided here: VERIFY leaves that to a live list (KEP-2639 and the in-tree
     pvc-protection controller do the same, since an index may lag behind the API server)."""
     incarnation = situation.incarnation
-    if situation.namespace_excluded or incarnation.ignored:
+    if situation.namespace_excluded:
         return Do.NOTHING
     if not incarnation.in_use:
         # The API server refuses new finalizers on a terminating object
@@ -46,9 +46,12 @@ def decide(situation: Situation, linger_seconds: float) -> Do:
             situation.held
             and incarnation.immutable
             and not incarnation.deleting
+            and not incarnation.ignored
+            and not incarnation.released
             and not situation.namespace_terminating
         )
         return Do.ADD if protect else Do.NOTHING
+    # An ignored object that we protected before is let go like any other: nobody else would.
     if situation.held:
         return Do.NOTHING
     if situation.namespace_terminating or situation.unused_seconds >= linger_seconds:

@@ -5,6 +5,7 @@ its VersionedConfigs is still settling, so that changes made together become one
 """
 
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ import msgspec
 
 from versionedconfig.kube.api import Api, ApiError
 from versionedconfig.kube.queue import WorkQueue
-from versionedconfig.model import ConfigKey, ObjectKey
+from versionedconfig.model import ConfigKey, ObjectKey, owner_by_name
 from versionedconfig.observability.metrics import Metrics
 from versionedconfig.rollout.plan import Aim
 from versionedconfig.rollout.rewrite import rewrite
@@ -23,6 +24,9 @@ logger = logging.getLogger(__name__)
 
 ATTEMPTS = 3
 """So many refusals in a row are no race any more."""
+
+UNKNOWN = sys.maxsize
+"""The generation that a patch gives which is not answered yet."""
 
 
 class _PatchedMetadata(msgspec.Struct, frozen=True):
@@ -63,15 +67,19 @@ class RolloutController:
         """What this VersionedConfig wants is about to change: its workloads wait."""
         self._unsettled.add(owner)
 
-    def publish(self, owner: ObjectKey, aim: Aim, granted: frozenset[str]) -> None:
-        """This is what it wants now."""
-        released = owner in self._unsettled
-        self._unsettled.discard(owner)
+    def publish(self, owner: ObjectKey, aim: Aim, granted: frozenset[str], *, settled: bool) -> None:
+        """This is what it wants now; not `settled` where it changed again meanwhile."""
+        released = settled and owner in self._unsettled
+        if settled:
+            self._unsettled.discard(owner)
         self._published[owner] = _Published(aim, granted)
         # Whoever waited for this one may have been granted by another one before.
         names = {w.name for w in self.targets(aim, owner.namespace)} if released else granted
         for name in names:
-            self.queue.add(ObjectKey(owner.namespace, name))
+            key = ObjectKey(owner.namespace, name)
+            # What was refused waits for its back-off: a refusal is told, and telling comes back here.
+            if released or key not in self._refusals:
+                self.queue.add(key)
 
     def withdraw(self, owner: ObjectKey) -> None:
         """It wants nothing: it is gone, or was refused. Its workloads stay as they are."""
@@ -89,15 +97,15 @@ class RolloutController:
         found = (self._view.deployments.objects.get(key) for key in keys)
         return [workload for workload in found if workload is not None]
 
-    def in_flight(self, namespace: str, name: str) -> int:
-        """The generation that our last patch gave the workload, while the mirror does not show it; else 0."""
+    def in_flight(self, namespace: str, name: str) -> bool:
+        """A patch of ours is not answered yet, or the mirror does not show what it did."""
         key = ObjectKey(namespace, name)
         workload = self._view.deployments.objects.get(key)
         uid, generation = self._in_flight.get(key, ("", 0))
         if workload is None or workload.uid != uid or workload.generation >= generation:
             self._in_flight.pop(key, None)
-            return 0
-        return generation
+            return False
+        return True
 
     def refusal(self, namespace: str, name: str) -> str:
         """Why the API server keeps refusing the workload's patch, in its words; empty where it does not."""
@@ -124,22 +132,27 @@ class RolloutController:
             self._refusals.pop(key, None)
             return
         path = f"/apis/apps/v1/namespaces/{key.namespace}/deployments/{key.name}"
+        self._in_flight[key] = (workload.uid, UNKNOWN)
         try:
             patched = await self._api.patch(path, operations, kind="json", type=_Patched)
-        except ApiError as error:
+        except BaseException as error:
+            del self._in_flight[key]
+            if not isinstance(error, ApiError):
+                raise
             if error.status == 404:
                 return
             if error.status not in (400, 403, 409, 422):
                 raise
             # Mostly somebody changed the template first, and its event brings the key back. But an admission policy
             # or a quota may say no for good, with the same codes.
-            attempts = self._refusals.get(key, (0, ""))[0] + 1
+            attempts, message = self._refusals.get(key, (0, ""))
+            attempts += 1
             self._refusals[key] = attempts, error.message
             logger.info(
                 "patch refused", extra={"workload": str(key), "status": error.status, "attempt": attempts}
             )
             self.queue.add_backoff(key)
-            if attempts >= ATTEMPTS:
+            if attempts == ATTEMPTS or (attempts > ATTEMPTS and message != error.message):
                 for owner in owners:
                     self.refused(owner)
             return
@@ -150,10 +163,9 @@ class RolloutController:
         logger.info("moved", extra={"workload": str(key), "to": sorted(set(names.values()))})
 
     def _owners(self, workload: Workload) -> Iterator[ObjectKey]:
-        for kind, name in {(ref.kind, ref.name) for ref in workload.references}:
-            logical = ObjectKey(workload.namespace, name)
-            if logical in self._published or logical in self._unsettled:
-                yield logical
-            incarnation = self._view.incarnation(ConfigKey(kind, workload.namespace, name))
-            if incarnation is not None and incarnation.owner:
-                yield ObjectKey(workload.namespace, incarnation.owner)
+        """The VersionedConfigs that are known and that the template's names can belong to."""
+        for name in {ref.name for ref in workload.references}:
+            for owner in (name, owner_by_name(name)):
+                key = ObjectKey(workload.namespace, owner)
+                if key in self._published or key in self._unsettled:
+                    yield key

@@ -6,8 +6,10 @@ so that another process can go on from the same place.
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+
+import msgspec
 
 from versionedconfig.resource import TargetStatus, max_concurrent
 from versionedconfig.workload import Health, Revision, Workload
@@ -72,8 +74,9 @@ def plan(
     revisions: Collection[Revision],
     previous: Mapping[str, TargetStatus],
     promoted: bool,
-    in_flight: Mapping[str, int],
+    in_flight: Collection[str],
     refusals: Mapping[str, str],
+    logical_exists: bool,
     now: datetime,
 ) -> Plan:
     """Assess every target and grant the free slots.
@@ -83,19 +86,26 @@ def plan(
         revisions: ReplicaSets that refer to the current version.
         previous: the targets of the status written last, by name.
         promoted: the current version has just become current; what `previous` says was about another one.
-        in_flight: generation that a workload got from our own patch, by name: the mirror may not show it yet.
+        in_flight: workloads with a patch of ours under way, sent or not shown by the mirror yet. Where they stand is
+            not known, and what the mirror shows of them is no evidence of anything.
         refusals: why the API server keeps refusing a workload's patch, by name; empty where it does not.
+        logical_exists: there is an object with the logical name itself. Where there is none, pods of a template with
+            the logical name cannot even start, so nothing is gained by rationing them.
         now: aware, for `since` and the progress deadline.
     """
     reached: dict[str, int] = {}
     for revision in revisions:
         reached[revision.owner_uid] = max(revision.revision, reached.get(revision.owner_uid, 0))
     targets = []
-    retried = set()
+    retried: set[str] = set()
+    stuck: set[str] = set()
     for workload in sorted(workloads, key=lambda item: item.name):
         before = previous.get(workload.name)
         if promoted or before is None:
-            from_revision = workload.revision if promoted else 0
+            # What changed before the promotion and was not seen by its controller yet must not look like a move after
+            # it: each such change gives at most one revision.
+            unseen = workload.pending + (workload.name in in_flight)
+            from_revision = workload.revision + unseen if promoted else 0
             moved = not promoted and reached.get(workload.uid, 0) > 0
         else:
             from_revision = before.from_revision
@@ -104,13 +114,15 @@ def plan(
                 or before.state == State.OVERRIDDEN
                 or reached.get(workload.uid, 0) > from_revision
             )
-        if in_flight.get(workload.name, 0) > workload.generation:
-            state, message, version = State.UPDATING, "", aim.current
+        if workload.name in in_flight:
+            state, message, version = State.UPDATING, "", ""
         else:
             state, message, version = _assess(aim, workload, moved)
             if state is State.WAITING and (refusal := refusals.get(workload.name)):
                 state, message = State.FAILED, f"its template cannot be changed: {refusal}"
                 retried.add(workload.name)
+            elif state is State.WAITING and not logical_exists and aim.name in aim.names(workload):
+                stuck.add(workload.name)
         since = _text(now)
         if before is not None and not promoted and _same_phase(before.state, state):
             since = before.since
@@ -129,13 +141,27 @@ def plan(
         )
     states = [target.state for target in targets]
     free = max_concurrent(aim.max_concurrent, len(targets)) - states.count(State.UPDATING)
-    if State.FAILED in states:
+    failed = next((target.name for target in targets if target.state == State.FAILED), "")
+    if failed or aim.paused:
         # onFailure: Pause. What made one target fail would make the next ones fail too.
         free = 0
-    waiting = [target.name for target in targets if target.state == State.WAITING]
-    # What was refused may be allowed by now: it is tried again, however slowly.
-    granted = frozenset(waiting[: max(0, free)]) | retried
-    return Plan(tuple(targets), frozenset() if aim.paused else granted)
+    waiting = [
+        target.name for target in targets if target.state == State.WAITING and target.name not in stuck
+    ]
+    granted = stuck | set(waiting[: max(0, free)])
+    if not aim.paused:
+        # What was refused may be allowed by now: it is tried again, however slowly.
+        granted |= retried
+    why = "the rollout is paused" if aim.paused else f"{failed} has failed" if failed else ""
+    return Plan(
+        tuple(
+            msgspec.structs.replace(target, message=why)
+            if why and target.state == State.WAITING and target.name not in granted
+            else target
+            for target in targets
+        ),
+        frozenset(granted),
+    )
 
 
 def _assess(aim: Aim, workload: Workload, moved: bool) -> tuple[State, str, str]:
@@ -156,7 +182,7 @@ def _assess(aim: Aim, workload: Workload, moved: bool) -> tuple[State, str, str]
             f"{version} was chosen after {aim.current} had become current; kept until the content changes",
             version,
         )
-    return State.WAITING, "the rollout is paused" if aim.paused else "", version
+    return State.WAITING, "", version
 
 
 def _same_phase(before: str, now: State) -> bool:
@@ -169,4 +195,5 @@ def _text(moment: datetime) -> str:
 
 
 def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text)
+    """Somebody may have emptied it in the status: then the wait begins anew."""
+    return datetime.fromisoformat(text) if text else datetime.now(UTC)

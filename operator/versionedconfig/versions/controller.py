@@ -20,11 +20,13 @@ from versionedconfig.kube.queue import WorkQueue
 from versionedconfig.model import (
     API_VERSION,
     GROUP,
+    IGNORE_ANNOTATION,
     IN_USE_FINALIZER,
     NAME_ANNOTATION,
     ConfigKey,
     Incarnation,
     ObjectKey,
+    owner_by_name,
 )
 from versionedconfig.observability.metrics import Metrics
 from versionedconfig.references import referenced_names
@@ -150,9 +152,9 @@ class VersionsController:
         incarnation = self._view.incarnation(key)
         if incarnation is not None and incarnation.owner:
             self.queue.add(ObjectKey(key.namespace, incarnation.owner))
-        logical = ObjectKey(key.namespace, key.name)
-        if logical in self._known:
-            self.queue.add(logical)
+        for name in (key.name, owner_by_name(key.name)):
+            if (owner := ObjectKey(key.namespace, name)) in self._known:
+                self.queue.add(owner)
 
     async def reconcile(self, owner: ObjectKey) -> None:
         """Bring one VersionedConfig a step further; safe to repeat at any time."""
@@ -180,8 +182,10 @@ class VersionsController:
     def _current_missing(self, owner: ObjectKey, known: _Known) -> bool:
         if known.refusal is not None or not known.status.current_version:
             return False
-        key = ConfigKey(known.kind, owner.namespace, known.status.current_version)
-        return self._view.incarnation(key) is None
+        incarnation = self._view.incarnation(
+            ConfigKey(known.kind, owner.namespace, known.status.current_version)
+        )
+        return incarnation is None or incarnation.owner != owner.name
 
     async def _take_in(self, owner: ObjectKey) -> _Known | None:
         """Read the VersionedConfig and see to its current version. None: gone, or nothing to do yet."""
@@ -195,6 +199,7 @@ class VersionsController:
         if resource.metadata.deletion_timestamp is not None or self._view.terminating(owner.namespace):
             # On its way out: whatever holds it, no new version is made (the API server refuses it anyway).
             self._known.pop(owner, None)
+            self._settling.pop(owner, None)
             self._rollouts.withdraw(owner)
             return None
         spec = resource.spec
@@ -210,6 +215,7 @@ class VersionsController:
         try:
             content = self._content(owner, spec)
             if isinstance(content, Verdict):
+                self._settling.pop(owner, None)
                 return self._refuse(owner, known, content)
             wait = self._seconds_to_settle(owner, resource, content)
             if wait > 0:
@@ -238,10 +244,16 @@ class VersionsController:
                 known.status, current_version=version, current_since=now.strftime("%Y-%m-%dT%H:%M:%SZ")
             )
             logger.info("promoted", extra={"versionedconfig": str(owner), "version": version})
-            await self._progress(owner, known, promoted=True)
+            if not await self._progress(owner, known, promoted=True):
+                return None
         return known
 
     def _content(self, owner: ObjectKey, spec: Spec) -> Content | Verdict:
+        if self._settings.excluded(owner.namespace):
+            return refused(
+                "NamespaceExcluded",
+                [f"the operator makes nothing in namespace {owner.namespace}: use another one"],
+            )
         if fields := unsupported(spec):
             return refused("NotSupported", [f"this operator does not do {field} yet" for field in fields])
         try:
@@ -260,7 +272,6 @@ class VersionsController:
     def _refuse(self, owner: ObjectKey, known: _Known, verdict: Verdict) -> _Known:
         known.refusal = verdict
         self._known[owner] = known
-        self._settling.pop(owner, None)
         self._rollouts.withdraw(owner)
         return known
 
@@ -297,13 +308,16 @@ class VersionsController:
             stored = await self._create_or_read(key, owner, resource.spec, content)
             if stored is None:
                 return name
-            if stored.metadata.annotations.get(NAME_ANNOTATION) != owner.name or not stored.immutable:
+            # A version whose annotation somebody took away is still ours: the status remembers that we made it.
+            theirs = stored.metadata.annotations.get(NAME_ANNOTATION)
+            lost = theirs is None and name in {version.name for version in resource.status.versions}
+            if not stored.immutable or not (theirs == str(owner) or lost):
                 raise NameConflict(
                     f"ConfigMap {name} exists and is no version of this VersionedConfig: "
                     "rename or delete it, or change the content"
                 )
             if (stored.data, stored.binary_data) == (content.data, content.binary_data):
-                await self._propagate_metadata(key, resource.spec, stored)
+                await self._mend_metadata(key, owner, digest, resource.spec, stored)
                 return name
         raise NameConflict(f"{MAX_ATTEMPTS} names for this content are taken by versions with other content")
 
@@ -319,7 +333,7 @@ class VersionsController:
                 "metadata": {
                     "name": key.name,
                     "finalizers": [IN_USE_FINALIZER],
-                    **version_metadata(owner.name, content.digest(), spec.metadata),
+                    **version_metadata(owner, content.digest(), spec.metadata),
                 },
                 "immutable": True,
                 "data": dict(content.data),
@@ -334,8 +348,14 @@ class VersionsController:
                 return None
         return await self._api.get(path, type=_Stored)
 
-    async def _propagate_metadata(self, key: ConfigKey, spec: Spec, stored: _Stored) -> None:
+    async def _mend_metadata(
+        self, key: ConfigKey, owner: ObjectKey, digest: str, spec: Spec, stored: _Stored
+    ) -> None:
+        if stored.metadata.annotations.get(IGNORE_ANNOTATION) == "true":
+            return
         patch = metadata_patch(
+            owner,
+            digest,
             spec.metadata,
             labels=stored.metadata.labels,
             annotations=stored.metadata.annotations,
@@ -344,15 +364,24 @@ class VersionsController:
             body = {"metadata": {"uid": stored.metadata.uid, **patch}}
             await self._api.patch(api_path(key), body, kind="merge", type=msgspec.Raw)
 
-    async def _progress(self, owner: ObjectKey, known: _Known, *, promoted: bool) -> None:
-        """Assess targets, tell, and let the next ones move. A promotion is told before anything moves."""
+    async def _progress(self, owner: ObjectKey, known: _Known, *, promoted: bool) -> bool:
+        """Assess targets, tell, and let the next ones move. A promotion is told before anything moves; False where
+        that failed."""
         versions = self._view.versions(owner)
         current = known.status.current_version
         aim = Aim(
             kind=known.kind,
             name=owner.name,
             current=current,
-            versions=frozenset({current, *(version.key.name for version in versions)}),
+            versions=frozenset(
+                {
+                    current,
+                    *(version.key.name for version in versions),
+                    # Those that somebody deleted or took from us are still what a target is to be moved away from.
+                    *(version.name for version in known.status.versions),
+                    *(target.version for target in known.status.targets if target.version),
+                }
+            ),
             max_concurrent=known.rollout.max_concurrent,
             progress_deadline_seconds=known.rollout.progress_deadline_seconds,
             paused=known.rollout.paused,
@@ -364,7 +393,8 @@ class VersionsController:
             revisions=self._revisions(ConfigKey(known.kind, owner.namespace, current)),
             previous={target.name: target for target in known.status.targets},
             promoted=promoted,
-            in_flight={w.name: self._rollouts.in_flight(w.namespace, w.name) for w in workloads},
+            in_flight={w.name for w in workloads if self._rollouts.in_flight(w.namespace, w.name)},
+            logical_exists=self._view.incarnation(ConfigKey(known.kind, *owner)) is not None,
             refusals={w.name: self._rollouts.refusal(w.namespace, w.name) for w in workloads},
             now=_now(),
         )
@@ -378,12 +408,13 @@ class VersionsController:
         status = msgspec.structs.replace(status, versions=list(kept.kept))
         told = await self._write_status(owner, known, status, now=promoted)
         if promoted and not told:
-            return
-        self._rollouts.publish(owner, aim, steps.granted)
+            return False
+        self._rollouts.publish(owner, aim, steps.granted, settled=owner not in self._dirty)
         if any(target.state == "Updating" for target in steps.targets):
             self.queue.add_after(owner, known.rollout.progress_deadline_seconds + 1.0)
         if kept.collectable:
             await self._collect(owner.namespace, kept.collectable)
+        return True
 
     def _revisions(self, key: ConfigKey) -> list[Revision]:
         found = (self._view.replica_sets.objects.get(r) for r in self._view.revisions.referrers(key))
@@ -438,6 +469,8 @@ class VersionsController:
         self._known.pop(owner, None)
         self._settling.pop(owner, None)
         self._rollouts.withdraw(owner)
+        if self._settings.excluded(owner.namespace):
+            return
         versions = self._view.versions(owner)
         in_use = {version.key.name for version in versions if self._view.used(version.key)}
         left = history(versions, current="", in_use=in_use, limit=0)

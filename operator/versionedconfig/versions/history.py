@@ -37,7 +37,7 @@ def history(versions: Iterable[Incarnation], *, current: str, in_use: Collection
         else:
             state = "Unused"
             unused += 1
-            if unused > limit and not version.in_use:
+            if unused > limit and not (version.in_use or version.ignored):
                 collectable.append(version)
                 continue
         kept.append(VersionStatus(name, name[-HASH_LENGTH:], version.created, state))

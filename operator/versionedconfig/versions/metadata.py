@@ -4,41 +4,63 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-from versionedconfig.model import DIGEST_ANNOTATION, NAME_ANNOTATION, NAME_LABEL, PROPAGATED_ANNOTATION
+import msgspec
+
+from versionedconfig.model import (
+    DIGEST_ANNOTATION,
+    NAME_ANNOTATION,
+    NAME_LABEL,
+    PROPAGATED_ANNOTATION,
+    ObjectKey,
+)
 from versionedconfig.resource import VersionMetadata
 
 MAX_LABEL = 63
 
 
-def version_metadata(owner: str, digest: str, wanted: VersionMetadata) -> dict[str, dict[str, str]]:
-    """Labels and annotations for a new version."""
-    annotations = {**wanted.annotations, NAME_ANNOTATION: owner, DIGEST_ANNOTATION: digest}
+def version_metadata(owner: ObjectKey, digest: str, wanted: VersionMetadata) -> dict[str, dict[str, str]]:
+    """Labels and annotations that a version has to have."""
+    annotations = {**wanted.annotations, NAME_ANNOTATION: str(owner), DIGEST_ANNOTATION: digest}
     if wanted.labels or wanted.annotations:
-        annotations[PROPAGATED_ANNOTATION] = _keys(wanted)
-    return {"labels": {**wanted.labels, NAME_LABEL: label_value(owner)}, "annotations": annotations}
+        annotations[PROPAGATED_ANNOTATION] = json.dumps(
+            {"labels": sorted(wanted.labels), "annotations": sorted(wanted.annotations)},
+            separators=(",", ":"),
+        )
+    return {"labels": {**wanted.labels, NAME_LABEL: label_value(owner.name)}, "annotations": annotations}
 
 
 def metadata_patch(
-    wanted: VersionMetadata, *, labels: Mapping[str, str], annotations: Mapping[str, str]
+    owner: ObjectKey,
+    digest: str,
+    wanted: VersionMetadata,
+    *,
+    labels: Mapping[str, str],
+    annotations: Mapping[str, str],
 ) -> dict[str, dict[str, str | None]]:
     """A merge patch that brings an existing version's metadata in step; empty where it is.
 
     Only keys that came from spec.metadata before are taken away: other people's labels stay.
     """
-    had = json.loads(annotations.get(PROPAGATED_ANNOTATION, "{}"))
+    want = version_metadata(owner, digest, wanted)
+    had = _propagated(annotations.get(PROPAGATED_ANNOTATION, "{}"))
     patch: dict[str, dict[str, str | None]] = {}
-    for field, now, want in (
-        ("labels", labels, wanted.labels),
-        ("annotations", annotations, wanted.annotations),
-    ):
-        changes: dict[str, str | None] = {k: v for k, v in want.items() if now.get(k) != v}
-        changes.update({key: None for key in had.get(field, ()) if key not in want and key in now})
+    for field, now in (("labels", labels), ("annotations", annotations)):
+        changes: dict[str, str | None] = {k: v for k, v in want[field].items() if now.get(k) != v}
+        dropped = had.get(field, [])
+        if field == "annotations":
+            dropped = [*dropped, PROPAGATED_ANNOTATION]
+        changes.update({key: None for key in dropped if key not in want[field] and key in now})
         if changes:
             patch[field] = changes
-    keys = _keys(wanted) if wanted.labels or wanted.annotations else None
-    if annotations.get(PROPAGATED_ANNOTATION) != keys:
-        patch.setdefault("annotations", {})[PROPAGATED_ANNOTATION] = keys
     return patch
+
+
+def _propagated(text: str) -> dict[str, list[str]]:
+    """The annotation's value; nothing where somebody spoilt it, since it is written anew anyway."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, list[str]])
+    except msgspec.MsgspecError:
+        return {}
 
 
 def label_value(name: str) -> str:
@@ -47,9 +69,3 @@ def label_value(name: str) -> str:
         return name
     tail = hashlib.sha256(name.encode()).hexdigest()[:10]
     return f"{name[: MAX_LABEL - 11].rstrip('-.')}-{tail}"
-
-
-def _keys(wanted: VersionMetadata) -> str:
-    return json.dumps(
-        {"labels": sorted(wanted.labels), "annotations": sorted(wanted.annotations)}, separators=(",", ":")
-    )
