@@ -748,7 +748,7 @@ def test_the_longest_name(
     assert len(version) == 253
     assert version == predicted(kubectl, "one", name)
     annotations = get(api, namespace, version, pykube.ConfigMap)["metadata"]["annotations"]
-    assert annotations["versionedconfig.io/name"] == name
+    assert annotations["versionedconfig.io/name"] == f"{namespace}/{name}"
 
 
 NOT_SUPPORTED: dict[str, dict[str, Any]] = {

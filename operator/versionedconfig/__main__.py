@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -36,7 +37,10 @@ def run(
     ] = None,
     own_namespace: Annotated[
         str,
-        typer.Option(envvar="POD_NAMESPACE", help="The operator's own namespace; nothing in it is touched."),
+        typer.Option(
+            envvar="POD_NAMESPACE",
+            help="The operator's own namespace: no object in it is protected, versioned or moved.",
+        ),
     ] = _defaults.own_namespace,
     linger_seconds: Annotated[
         float,
@@ -64,7 +68,7 @@ def run(
 
     configure_logging()
     settings = Settings(
-        kubeconfig=kubeconfig,
+        kubeconfig=str(kubeconfig) if kubeconfig else None,
         own_namespace=own_namespace,
         linger_seconds=linger_seconds,
         resync_seconds=resync_seconds,

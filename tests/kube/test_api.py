@@ -295,3 +295,14 @@ def test_lines_are_the_same_wherever_chunks_end(lines: list[bytes], cuts: set[in
         return [line async for batch in _lines(cast(StreamReader, content)) for line in batch]
 
     assert asyncio.run(read()) == lines
+
+
+@pytest.mark.parametrize("name", ["../../x", "..", ".", "a/../b", "a?b=c", "a#b", "a%2fb", "", "a b"])
+async def test_a_name_that_is_none_never_reaches_the_wire(
+    server: ScriptedServer, api: Api, name: str
+) -> None:
+    """HTTP clients fold dots: `pods/../secrets/x` would be a request for a Secret."""
+    with pytest.raises(ValueError, match="no names"):
+        await api.patch(f"/api/v1/namespaces/shop/pods/{name}", {}, kind="merge", type=msgspec.Raw)
+
+    assert not server.requests

@@ -27,7 +27,9 @@ def situation(held: bool = False, seconds: float = 0.0, ns_excluded: bool = Fals
         ("mutable", situation(held=True, immutable=False), Do.NOTHING),
         ("terminating: the API refuses finalizers", situation(held=True, deleting=True), Do.NOTHING),
         ("ignored", situation(held=True, ignored=True), Do.NOTHING),
-        ("ignored, protected, unused", situation(in_use=True, ignored=True, seconds=99), Do.NOTHING),
+        ("ignored, protected, unused: let go", situation(in_use=True, ignored=True, seconds=99), Do.VERIFY),
+        ("ignored, protected, held", situation(held=True, in_use=True, ignored=True), Do.NOTHING),
+        ("released by hand: not protected anew", situation(held=True, released=True), Do.NOTHING),
         ("system namespace", situation(held=True, ns_excluded=True), Do.NOTHING),
         ("terminating namespace is not added to", situation(held=True, ns_ending=True), Do.NOTHING),
         (

@@ -34,8 +34,9 @@ def step(
     arguments: dict[str, Any] = {
         "revisions": (),
         "promoted": False,
-        "in_flight": {},
+        "in_flight": (),
         "refusals": {},
+        "logical_exists": True,
         "now": NOW,
     }
     arguments.update(given_)
@@ -115,7 +116,7 @@ def test_somebody_elses_namesake_is_not_ours() -> None:
 
 
 def test_a_patch_that_the_mirror_does_not_show_counts_as_moving() -> None:
-    result = step([workload("web", "app-1")], in_flight={"web": 6})
+    result = step([workload("web", "app-1")], in_flight={"web"})
 
     assert one(result).state == State.UPDATING
     assert not result.granted
@@ -136,6 +137,61 @@ def test_a_refusal_that_is_left_over_does_not_undo_an_undo() -> None:
 
     assert one(result).state == State.OVERRIDDEN
     assert not result.granted
+
+
+def test_a_move_under_way_at_a_promotion_is_no_undo() -> None:
+    """B is promoted while our patch to A is under way and the mirror still shows B: nobody chose A. Quick changes of
+    content (A, B, A, B) left a target behind for this."""
+    stale = workload("web", "app-2", revision=15)
+    landed = replace(workload("web", "app-1", revision=15), generation=6, pending=1)
+    reached = [revision("web", 15)]
+
+    promotion = one(step([stale], promoted=True, in_flight={"web"}, revisions=reached))
+    after = step([landed], previous=[promotion], revisions=reached)
+
+    assert promotion.version == ""
+    assert one(after).state == State.WAITING
+    assert after.granted == {"web"}
+
+
+def test_a_revision_that_was_not_counted_yet_at_the_promotion_is_no_undo() -> None:
+    """The deployment controller had not seen the last change: its ReplicaSet got the next number afterwards."""
+    unseen = replace(workload("web", "app-1", revision=1), pending=1)
+    promotion = one(step([unseen], promoted=True))
+
+    result = step(
+        [workload("web", "app-1", revision=3)], previous=[promotion], revisions=[revision("web", 2)]
+    )
+
+    assert result.granted == {"web"}
+
+
+def test_a_patch_that_failed_is_no_evidence_of_a_move() -> None:
+    under_way = one(step([workload("web", "app-1")], in_flight={"web"}))
+
+    assert step([workload("web", "app-1")], previous=[under_way]).granted == {"web"}
+
+
+def test_pods_that_cannot_start_are_not_rationed() -> None:
+    """No object has the logical name: the failure or pause of others must not keep them from starting at all."""
+    aim = replace(AIM, max_concurrent=1)
+    workloads = [workload("a", "app-2", health=Health.FAILED), workload("b", "app"), workload("c", "app-1")]
+
+    result = step(workloads, aim=aim, logical_exists=False)
+
+    assert result.granted == {"b"}
+    assert result.targets[2].message == "a has failed"
+    assert step(workloads, aim=replace(aim, paused=True), logical_exists=False).granted == {"b"}
+    assert not step(workloads, aim=aim, logical_exists=True).granted
+
+
+def test_an_emptied_status_is_survived() -> None:
+    emptied = TargetStatus(name="web", state="Updating")
+
+    assert (
+        one(step([workload("web", "app-2", health=Health.PROGRESSING)], previous=[emptied])).state
+        == State.UPDATING
+    )
 
 
 def test_a_paused_rollout_moves_nobody() -> None:

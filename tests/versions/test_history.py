@@ -38,6 +38,10 @@ def test_what_carries_the_finalizer_is_not_collected() -> None:
     assert not result.collectable
 
 
+def test_an_ignored_version_is_not_collected() -> None:
+    assert not history([version("a", 1, ignored=True)], current="", in_use=(), limit=0).collectable
+
+
 def test_a_deleted_version_is_history_unless_it_is_current() -> None:
     versions = [version("a", 1, deleting=True), version("b", 2, deleting=True)]
 

@@ -1,12 +1,14 @@
 """Labels and annotations of versions."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from versionedconfig.model import NAME_ANNOTATION, NAME_LABEL
+from versionedconfig.model import NAME_ANNOTATION, NAME_LABEL, PROPAGATED_ANNOTATION, ObjectKey
 from versionedconfig.resource import VersionMetadata
 from versionedconfig.versions.metadata import label_value, metadata_patch, version_metadata
 
+APP = ObjectKey("shop", "app")
 MAPS = st.dictionaries(st.sampled_from(["team", "tier", "note"]), st.sampled_from(["1", "2"]))
 WANTED = st.builds(VersionMetadata, labels=MAPS, annotations=MAPS)
 
@@ -20,26 +22,46 @@ def test_metadata_follows_the_spec_and_spares_other_peoples(
     first: VersionMetadata, then: VersionMetadata
 ) -> None:
     """V4"""
-    stored = version_metadata("app", "d" * 64, first)
+    stored = version_metadata(APP, "d" * 64, first)
     stored["labels"]["argocd.argoproj.io/instance"] = "shop"
 
-    patch = metadata_patch(then, labels=stored["labels"], annotations=stored["annotations"])
+    patch = metadata_patch(APP, "d" * 64, then, labels=stored["labels"], annotations=stored["annotations"])
     after = {field: merged(stored[field], patch.get(field, {})) for field in ("labels", "annotations")}
 
-    fresh = version_metadata("app", "d" * 64, then)
+    fresh = version_metadata(APP, "d" * 64, then)
     assert after["labels"] == {**fresh["labels"], "argocd.argoproj.io/instance": "shop"}
     assert after["annotations"] == fresh["annotations"]
-    assert not metadata_patch(then, labels=after["labels"], annotations=after["annotations"])
+    assert not metadata_patch(APP, "d" * 64, then, labels=after["labels"], annotations=after["annotations"])
 
 
 @given(st.from_regex(r"[a-z0-9]([-.a-z0-9]{0,240}[a-z0-9])?", fullmatch=True))
 def test_label_values_are_valid_and_the_annotation_is_whole(name: str) -> None:
-    written = version_metadata(name, "d" * 64, VersionMetadata())
+    written = version_metadata(ObjectKey("shop", name), "d" * 64, VersionMetadata())
 
     value = written["labels"][NAME_LABEL]
     assert len(value) <= 63
     assert value[-1].isalnum()
-    assert written["annotations"][NAME_ANNOTATION] == name
+    assert written["annotations"][NAME_ANNOTATION] == f"shop/{name}"
+
+
+@pytest.mark.parametrize("spoilt", ["garbage", "[]", "null", "7", '{"labels": 3}', ""])
+def test_a_spoilt_annotation_is_written_anew(spoilt: str) -> None:
+    wanted = VersionMetadata(labels={"team": "1"})
+    fresh = version_metadata(APP, "d" * 64, wanted)
+    annotations = {**fresh["annotations"], PROPAGATED_ANNOTATION: spoilt}
+
+    patch = metadata_patch(APP, "d" * 64, wanted, labels={}, annotations=annotations)
+
+    assert merged({}, patch["labels"]) == fresh["labels"]
+    assert merged(annotations, patch["annotations"]) == fresh["annotations"]
+
+
+def test_what_makes_it_ours_is_restored() -> None:
+    fresh = version_metadata(APP, "d" * 64, VersionMetadata())
+
+    patch = metadata_patch(APP, "d" * 64, VersionMetadata(), labels={}, annotations={"other": "x"})
+
+    assert merged({"other": "x"}, patch["annotations"]) == {"other": "x", **fresh["annotations"]}
 
 
 def test_two_long_names_have_two_labels() -> None:

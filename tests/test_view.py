@@ -1,0 +1,30 @@
+"""Projections are total: whatever somebody wrote into an object, they give an answer."""
+
+import msgspec
+import pytest
+
+from versionedconfig.view import WorkloadItem, revision, workload
+
+
+def item(number: str) -> WorkloadItem:
+    document = {
+        "metadata": {
+            "name": "web",
+            "namespace": "shop",
+            "uid": "u",
+            "resourceVersion": "1",
+            "annotations": {"deployment.kubernetes.io/revision": number},
+        },
+        "spec": {},
+    }
+    return msgspec.json.decode(msgspec.json.encode(document), type=WorkloadItem)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("7", 7), ("", 0), ("x", 0), ("-1", 0), ("9" * 5000, 0), ("9" * 19, 0), ("²", 0), ("٣", 0), (" 7", 0)],
+)
+def test_any_revision_annotation(text: str, number: int) -> None:
+    """int() refuses more than 4300 digits, and one object must not stop the operator for all."""
+    assert revision(item(text)).revision == number
+    assert workload(item(text)).revision == number
