@@ -113,11 +113,7 @@ def run(settings: Settings) -> None:
     @kopf.on.startup(registry=registry)
     async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
         configure(settings)
-        try:
-            api = await Api.connect(options.kubeconfig)
-        except Exception as error:
-            # kopf would try anything else again every minute, and never end.
-            raise kopf.PermanentError(f"cannot use the kubeconfig or ServiceAccount: {error}") from None
+        api = await Api.connect(options.kubeconfig)
         api.on_request = metrics.request
         operator = Operator(api, options, metrics, stop)
         running.append(operator)
@@ -154,6 +150,7 @@ def run(settings: Settings) -> None:
         return all(operator.view.synced for operator in running)
 
     options = settings
+    asyncio.run(_check_credentials(settings.kubeconfig))
     tune_gc()
     if settings.metrics_port:
         metrics.serve(settings.metrics_port)
@@ -167,6 +164,19 @@ def run(settings: Settings) -> None:
     for operator in running:
         if operator.failed is not None:
             raise operator.failed
+
+
+async def _check_credentials(kubeconfig: str | None) -> None:
+    """Before kopf starts, which would try a failed start again every minute and never end.
+
+    Raises:
+        ValueError: they cannot be read; whether the API server takes them shows later.
+    """
+    try:
+        api = await Api.connect(kubeconfig)
+    except Exception as error:
+        raise ValueError(f"cannot use the kubeconfig or ServiceAccount: {error}") from None
+    await api.close()
 
 
 def configure(settings: kopf.OperatorSettings) -> None:
