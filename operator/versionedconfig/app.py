@@ -175,7 +175,8 @@ async def _check_credentials(kubeconfig: str | None) -> None:
     try:
         api = await Api.connect(kubeconfig)
     except Exception as error:
-        raise ValueError(f"cannot use the kubeconfig or ServiceAccount: {error}") from None
+        words = " ".join(str(error).split())
+        raise ValueError(f"cannot use the kubeconfig or ServiceAccount: {words}") from None
     await api.close()
 
 
