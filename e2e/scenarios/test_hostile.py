@@ -4,6 +4,8 @@
 """
 
 import json
+import os
+import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,6 +44,7 @@ from e2e.harness import (
 )
 
 OWNER = "versionedconfig.io/name"
+SEED = int(os.environ.get("E2E_SEED") or random.SystemRandom().randrange(2**32))
 
 
 def told(api: pykube.HTTPClient, namespace: str, name: str = "app-cfg") -> Manifest:
@@ -308,24 +311,27 @@ def test_quick_changes_leave_nobody_behind(
     operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
 ) -> None:
     """A, B, A, B …: a move under way when the content changes back is no undo."""
+    print(f"E2E_SEED={SEED}")
+    rng = random.Random(SEED)
     names = ["w0", "w1", "w2"]
-    rollout = {"settleSeconds": 0, "maxConcurrent": "100%"}
-    kubectl.create(namespace, versioned_config("app-cfg", {"MODE": "A"}, rollout=rollout))
-    kubectl.create(namespace, *(deployment(name, replicas=0) for name in names))
-    wait_until(lambda: states(api, namespace) == dict.fromkeys(names, "Updated"), 30, "all use A")
+    config = versioned_config("app-cfg", {"MODE": "A"}, rollout={"settleSeconds": 0})
+    kubectl.create(namespace, config, *(deployment(name, replicas=1) for name in names))
+    wait_until(lambda: states(api, namespace) == dict.fromkeys(names, "Updated"), 60, "all are through")
+    live = harness.versioned_configs(api).objects(api, namespace=namespace).get_by_name("app-cfg")
 
-    for number in range(40):
-        edit(kubectl, namespace, data={"MODE": "AB"[(number + 1) % 2]})
-        time.sleep((number % 5) * 0.05)  # not a wait: the moments differ, to meet moves at every stage
-    edit(kubectl, namespace, data={"MODE": "B"})
-    settle(kubectl, api, versions=True)
+    number = 0
+    for burst in range(8):
+        for _ in range(rng.randint(2, 9)):
+            number += 1
+            live.patch({"spec": {"data": {"MODE": "AB"[number % 2]}}})
+            time.sleep(rng.choice([0, 0.01, 0.03, 0.08, 0.2]))  # no wait: meets moves at every stage
+        current = version_of(api, namespace)
 
-    wait_until(lambda: states(api, namespace) == dict.fromkeys(names, "Updated"), 30, "all use B")
-    current = told(api, namespace)["currentVersion"]
-    found = fetch(api, pykube.ConfigMap, namespace, current)
-    assert found is not None
-    assert found["data"] == {"MODE": "B"}
-    assert {mount(api, namespace, name) for name in names} == {current}
+        found = fetch(api, pykube.ConfigMap, namespace, current)
+        assert found is not None
+        assert found["data"] == {"MODE": "AB"[number % 2]}
+        assert states(api, namespace) == dict.fromkeys(names, "Updated"), f"burst {burst}"
+        assert {mount(api, namespace, name) for name in names} == {current}
 
 
 def test_a_failed_target_does_not_keep_others_from_starting(
