@@ -1,6 +1,7 @@
 """`python -m e2e.cluster up|status|down|build`."""
 
 import contextlib
+import shlex
 import signal
 import sys
 import time
@@ -9,6 +10,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from e2e.cluster import local, provide
@@ -30,8 +32,8 @@ def up(
     """Start a cluster, or find it running. The first time its programs are built, which takes minutes."""
     with _progress() as progress:
         cluster = local.up(name, nodes, fresh=fresh, port=port, progress=progress)
-    print(f"export KUBECONFIG={cluster.kubeconfig}")
-    print(f"export PATH={cluster.programs}:$PATH")
+    print(f"export KUBECONFIG={shlex.quote(str(cluster.kubeconfig))}")
+    print(f"export PATH={shlex.quote(str(cluster.programs))}:$PATH")
 
 
 @cli.command()
@@ -85,7 +87,8 @@ def main() -> None:
     try:
         cli()
     except ClusterError as error:
-        console.print(f"[red]error:[/] {error}", highlight=False)
+        # Logs hold brackets, which are no markup, and one line stays one for whoever searches it.
+        console.print(f"[red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)
 
 

@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -61,7 +62,7 @@ def programs(progress: Progress = quiet) -> Path:
     if (folder / "done").exists():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _lock(folder.with_suffix(".lock"), progress):
+    with lock(folder.with_suffix(".lock"), "waiting for another build of the same programs", progress):
         if not (folder / "done").exists():
             _build(folder, progress)
     return folder
@@ -109,7 +110,11 @@ def _build(folder: Path, progress: Progress) -> None:
         f"-X k8s.io/component-base/version.{name}={value}"
         for name, value in (("gitVersion", KUBERNETES), ("gitMajor", major), ("gitMinor", minor))
     )
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="building-") as temporary:
+    with tempfile.TemporaryDirectory(
+        dir=folder.parent, prefix="building-", ignore_cleanup_errors=True
+    ) as temporary:
+        work = Path(temporary, "go-tmp")
+        work.mkdir()
         started = time.monotonic()
         for number, (name, package) in enumerate(TOOLS.items(), 1):
             progress(f"building {name} ({number} of {len(TOOLS)}; once, takes minutes)")
@@ -123,18 +128,12 @@ def _build(folder: Path, progress: Progress) -> None:
                 f"{temporary}/{name}",
                 package,
             ]
-            done = subprocess.run(
-                command,
-                cwd=MODULE,
-                capture_output=True,
-                text=True,
-                check=False,
-                env={**os.environ, "CGO_ENABLED": "0"},
-            )
-            if done.returncode != 0:
-                tail = "\n".join(done.stderr.strip().splitlines()[-15:])
-                room = ": the disk is full, make room" if "no space left" in done.stderr else ""
+            code, complaints = _run_go(command, work)
+            if code != 0:
+                tail = "\n".join(complaints.strip().splitlines()[-15:])
+                room = ": the disk is full, make room" if "no space left" in complaints else ""
                 raise ClusterError(f"building {name} failed{room}:\n{tail}")
+        shutil.rmtree(work)
         (Path(temporary) / "done").touch()
         Path(temporary).rename(folder)
         # TemporaryDirectory wants to find its folder again.
@@ -142,13 +141,32 @@ def _build(folder: Path, progress: Progress) -> None:
         progress(f"built in {time.monotonic() - started:.0f} s")
 
 
+def _run_go(command: list[str], work: Path) -> tuple[int, str]:
+    """Exit code and stderr. When this process is told to end, go, its compilers and its work folder go too."""
+    with subprocess.Popen(
+        command,
+        cwd=MODULE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "CGO_ENABLED": "0", "GOTMPDIR": str(work)},
+        start_new_session=True,
+    ) as go:
+        try:
+            _, complaints = go.communicate()
+        except BaseException:
+            os.killpg(go.pid, signal.SIGKILL)
+            raise
+    return go.returncode, complaints
+
+
 @contextlib.contextmanager
-def _lock(path: Path, progress: Progress) -> Iterator[None]:
-    """Held by the kernel: it goes with the process, however that ends."""
+def lock(path: Path, meanwhile: str, progress: Progress) -> Iterator[None]:
+    """One holder at a time; the others tell `meanwhile`. Held by the kernel: it goes with the process, however that ends."""
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            progress("waiting for another build of the same programs")
+            progress(meanwhile)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -73,6 +73,8 @@ def processes(folder: Path, programs: Path, sockets: Path, ports: Ports) -> dict
             *("--bind-address", "127.0.0.1", "--secure-port", str(ports.controller_manager)),
             *("--service-account-private-key-file", f"{pki}/sa.key", "--root-ca-file", f"{pki}/ca.crt"),
             "--use-service-account-credentials",
+            # It makes this folder; the default is one of the host's.
+            *("--flex-volume-plugin-dir", f"{folder}/flexvolume"),
         ],
         "kube-scheduler": [
             *("--kubeconfig", f"{folder}/kube-scheduler.kubeconfig", "--leader-elect=false"),

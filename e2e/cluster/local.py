@@ -2,9 +2,8 @@
 
 import contextlib
 import json
-import os
+import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -22,11 +21,12 @@ from e2e.cluster.build import Progress, quiet
 from e2e.cluster.errors import ClusterError
 
 READY_SECONDS: Final = 90.0
+STOP_SECONDS: Final = 20.0
 VOLUME_PLUGINS: Final = ("configmap", "secret", "projected")
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 _started: Final[dict[str, subprocess.Popen[bytes]]] = {}
-"""Supervisors that are children of this process, by cluster: dropping one unreaped is a ResourceWarning."""
+"""Supervisors that are children of this process, by cluster. Their standard input is what ties them to it."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,6 @@ class LocalCluster:
     folder: Path
     programs: Path
     nodes: tuple[str, ...]
-    _tie: int = -1
-    """Our end of the supervisor's standard input, where the cluster is tied to this process."""
 
     @property
     def kubeconfig(self) -> Path:
@@ -81,7 +79,12 @@ class LocalCluster:
     def restart(self, process: str) -> None:
         """Kill one process (`kubelet-node-0`, `kube-apiserver` …); returns when it was started again."""
         before = self._running()[process]
-        os.kill(before["pid"], signal.SIGKILL)
+        supervisor = _supervisor(self.folder)
+        # A pid alone may be somebody else's by now.
+        children = supervisor.children() if supervisor is not None else []
+        for child in children:
+            if child.pid == before["pid"]:
+                child.kill()
         _wait(
             lambda: self._running()[process]["starts"] > before["starts"],
             30,
@@ -98,9 +101,6 @@ class LocalCluster:
 
     def down(self) -> None:
         """End every process, wait for that, and remove the folder."""
-        if self._tie >= 0:
-            with contextlib.suppress(OSError):
-                os.close(self._tie)
         stop(self.name)
 
     def __enter__(self) -> "LocalCluster":
@@ -133,61 +133,64 @@ def up(
     Raises:
         ClusterError: with what to do.
     """
+    _folder(name)
     programs = build.programs(progress)
-    running = find(name)
-    if running is not None and not fresh and not tied and len(running.nodes) == nodes and _healthy(running):
-        return running
-    if running is not None and tied and not fresh:
-        raise ClusterError(
-            f"a cluster named {name} runs already: end it with: python -m e2e.cluster down --name {name}"
-        )
-    stop(name)
+    locks = build.cache_folder() / "locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    with build.lock(locks / name, f"waiting for another start of {name}", progress):
+        running = find(name)
+        if (
+            running is not None
+            and not fresh
+            and not tied
+            and len(running.nodes) == nodes
+            and _healthy(running)
+        ):
+            return running
+        if running is not None and tied and not fresh:
+            raise ClusterError(
+                f"a cluster named {name} runs already: end it with: python -m e2e.cluster down --name {name}"
+            )
+        stop(name)
+        return _start(name, nodes, programs, tied=tied, port=port, progress=progress)
+
+
+def _start(
+    name: str, nodes: int, programs: Path, *, tied: bool, port: int, progress: Progress
+) -> LocalCluster:
+    """A new one, when every node is Ready. It is tied to this process until then, whatever it is to be later."""
     folder = _folder(name)
     folder.mkdir(parents=True, mode=0o700)
     # A unix socket's path may have 107 bytes, and caches can be deep.
     sockets = Path(tempfile.mkdtemp(prefix="cluster-"))
-    read_end, write_end = os.pipe()
+    cluster = LocalCluster(name, folder, programs, components.node_names(nodes))
     try:
-        ports = _ports(nodes, port)
-        commands = components.processes(folder, programs, sockets, ports)
+        commands = components.processes(folder, programs, sockets, _ports(nodes, port))
         specification = {"processes": commands, "sockets": str(sockets)}
         (folder / "processes.json").write_text(json.dumps(specification))
+        started = time.monotonic()
+        progress("starting etcd and the API server")
         with (folder / "supervisor.log").open("ab") as log:
-            supervisor = subprocess.Popen(
-                [sys.executable, "-m", "e2e.cluster.supervisor", str(folder), *(["--tied"] if tied else [])],
-                stdin=read_end if tied else subprocess.DEVNULL,
+            supervisor = _started[name] = subprocess.Popen(
+                [sys.executable, "-m", "e2e.cluster.supervisor", str(folder)],
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
                 cwd=ROOT,
+                bufsize=0,
             )
-    except BaseException:
-        os.close(write_end)
-        shutil.rmtree(sockets, ignore_errors=True)
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    finally:
-        os.close(read_end)
-    _started[name] = supervisor
-    if not tied:
-        os.close(write_end)
-    state = {
-        "pid": supervisor.pid,
-        "created": psutil.Process(supervisor.pid).create_time(),
-        "programs": str(programs),
-        "nodes": nodes,
-    }
-    cluster = LocalCluster(name, folder, programs, components.node_names(nodes), write_end if tied else -1)
-    try:
+        state = {"pid": supervisor.pid, "programs": str(programs), "nodes": nodes}
         (folder / "cluster.json").write_text(json.dumps(state))
-        started = time.monotonic()
-        progress("starting etcd and the API server")
         _await_ready(cluster, progress)
         progress(f"{nodes} nodes Ready after {time.monotonic() - started:.1f} s")
+        if not tied and supervisor.stdin is not None:
+            supervisor.stdin.write(b"stay")
+            supervisor.stdin.close()
     except BaseException:
         # KeyboardInterrupt too: nothing that was started here is left behind.
-        cluster.down()
-        supervisor.wait()
+        stop(name)
+        shutil.rmtree(sockets, ignore_errors=True)
         raise
     return cluster
 
@@ -196,7 +199,7 @@ def find(name: str) -> LocalCluster | None:
     """The running cluster of that name."""
     folder = _folder(name)
     state = _state(folder)
-    if state is None or _supervisor(state) is None:
+    if state is None or _supervisor(folder) is None:
         return None
     return LocalCluster(name, folder, Path(state["programs"]), components.node_names(state["nodes"]))
 
@@ -210,26 +213,46 @@ def names() -> list[str]:
 def stop(name: str) -> bool:
     """End the cluster of that name, whatever state it is in; False if there was nothing."""
     folder = _folder(name)
-    if not folder.exists():
-        return False
-    state = _state(folder)
-    supervisor = _supervisor(state) if state is not None else None
+    there = folder.exists()
+    supervisor = _supervisor(folder)
     if supervisor is not None:
         with contextlib.suppress(psutil.NoSuchProcess):
+            children = supervisor.children()
             supervisor.terminate()
-            try:
-                supervisor.wait(30)
-            except psutil.TimeoutExpired:
+            if not _ends(supervisor, folder):
                 # The kernel ends its children with it.
                 supervisor.kill()
-                supervisor.wait(10)
+                _ends(supervisor, folder)
+            psutil.wait_procs(children, STOP_SECONDS)
     if (child := _started.pop(name, None)) is not None:
+        if child.stdin is not None:
+            child.stdin.close()
         child.wait()
+    # Where the supervisor was killed, its folders are still there.
+    with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
+        sockets: str = json.loads((folder / "processes.json").read_text())["sockets"]
+        shutil.rmtree(sockets, ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)
+    return there
+
+
+def _ends(supervisor: psutil.Process, folder: Path) -> bool:
+    """It does so in time. A zombie has ended: only its maker can reap it, who may be another process."""
+    deadline = time.monotonic() + STOP_SECONDS
+    while _supervises(supervisor, folder):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
     return True
 
 
 def _folder(name: str) -> Path:
+    """Everything in it is removed with the cluster, so no name may lead out of its parent."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        raise ClusterError(
+            f"{name!r} cannot name a cluster: take up to 100 letters, digits, dots, dashes and underscores, "
+            "a letter or a digit first"
+        )
     return build.cache_folder() / "run" / name
 
 
@@ -241,14 +264,22 @@ def _state(folder: Path) -> dict[str, Any] | None:
     return state
 
 
-def _supervisor(state: dict[str, Any]) -> psutil.Process | None:
-    """By pid and time of birth: a pid alone may be somebody else's by now."""
+def _supervisor(folder: Path) -> psutil.Process | None:
+    state = _state(folder)
     try:
-        process = psutil.Process(state["pid"])
-        same = process.create_time() == state["created"] and process.status() != psutil.STATUS_ZOMBIE
+        process = psutil.Process(state["pid"]) if state is not None else None
     except psutil.NoSuchProcess:
         return None
-    return process if same else None
+    return process if process is not None and _supervises(process, folder) else None
+
+
+def _supervises(process: psutil.Process, folder: Path) -> bool:
+    """By its command line: a pid may be somebody else's by now, and times of birth move with the clock."""
+    try:
+        *_, module, supervised = process.cmdline()
+    except (psutil.Error, ValueError):
+        return False
+    return module == "e2e.cluster.supervisor" and Path(supervised).resolve() == folder.resolve()
 
 
 def _ports(nodes: int, wanted: int) -> components.Ports:
@@ -332,7 +363,9 @@ def _wait(
 
 
 def _raise_if_broken(cluster: LocalCluster) -> None:
-    """A component that keeps ending will never get ready."""
+    """A component that keeps ending will never get ready, nor will what somebody ended meanwhile."""
+    if find(cluster.name) is None:
+        raise ClusterError(f"{cluster.name} was ended while it started: start it again")
     try:
         running = cluster.processes()
     except FileNotFoundError:

@@ -1,13 +1,14 @@
 """Which cluster the tests use: the one in KUBECONFIG, else kind where a Docker engine answers, else the local one."""
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from e2e.cluster import build, local
 from e2e.cluster.build import Progress, quiet
@@ -31,7 +32,7 @@ class Cluster(Protocol):
 
 @dataclass(frozen=True)
 class ForeignCluster:
-    """Somebody else's, reached with kubectl alone. Its pods' images must have `sh`, `find`, `cat` and `env`."""
+    """Somebody else's, reached with kubectl alone. Its pods' images must have `find`, `cat` and `env`."""
 
     kubeconfig: Path
     kubectl: Path
@@ -40,55 +41,67 @@ class ForeignCluster:
     @property
     def nodes(self) -> tuple[str, ...]:
         """Names of all nodes."""
-        return tuple(self._run("get", "nodes", "-o", "jsonpath={.items[*].metadata.name}").split())
+        return tuple(node["metadata"]["name"] for node in self._get("nodes"))
 
     def files(self, node: str, pod_uid: str) -> Mapping[str, bytes]:
-        """What stands in the mounted volumes, by volume name, as a process in the first container reads it."""
-        namespace, pod = self._pod(node, pod_uid)
-        mounts = self._run(
-            *("get", "pod", pod, "-n", namespace, "-o"),
-            "jsonpath={range .spec.containers[0].volumeMounts[*]}{.name}={.mountPath}{'\\n'}{end}",
-        )
+        """What stands in the pod's ConfigMap, Secret and projected volumes: `<volume>/<file>` to content."""
+        pod = self._pod(node, pod_uid)
+        unread = {
+            volume["name"]
+            for volume in pod["spec"].get("volumes", ())
+            if volume.keys() & {"configMap", "secret", "projected"}
+        }
         found: dict[str, bytes] = {}
-        for line in mounts.splitlines():
-            volume, _, path = line.partition("=")
-            listing = self._run(
-                "exec", "-n", namespace, pod, "--", "sh", "-c", f"cd {path} && find . -follow -type f"
-            )
-            for file in listing.splitlines():
-                relative = file.removeprefix("./")
-                if not relative.startswith(".."):
-                    content = self._run("exec", "-n", namespace, pod, "--", "cat", f"{path}/{relative}")
-                    found[f"{volume}/{relative}"] = content.encode()
+        for container in pod["spec"]["containers"]:
+            for mount in container.get("volumeMounts", ()):
+                # A subPath is a copy from the container's start, not what the volume holds.
+                if mount["name"] in unread and not {"subPath", "subPathExpr"} & mount.keys():
+                    unread.remove(mount["name"])
+                    root = mount["mountPath"].rstrip("/")
+                    listing = self._exec(pod, container["name"], "find", root, "-follow", "-type", "f")
+                    for path in listing.decode().splitlines():
+                        relative = path.removeprefix(f"{root}/")
+                        if not relative.startswith(".."):
+                            content = self._exec(pod, container["name"], "cat", path)
+                            found[f"{mount['name']}/{relative}"] = content
         return found
 
     def environment(self, node: str, pod_uid: str, container: str) -> Mapping[str, str] | None:
-        """What `env` says in the container."""
-        namespace, pod = self._pod(node, pod_uid)
-        text = self._run("exec", "-n", namespace, pod, "-c", container, "--", "env")
-        return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+        """What `env` says in the container; None if it does not run."""
+        pod = self._pod(node, pod_uid)
+        statuses = pod["status"].get("containerStatuses", ())
+        if not any(status["name"] == container and "running" in status["state"] for status in statuses):
+            return None
+        # Values can hold newlines.
+        pairs = self._exec(pod, container, "env", "-0").decode().split("\0")
+        return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
 
-    def _pod(self, node: str, pod_uid: str) -> tuple[str, str]:
-        listing = self._run(
-            *("get", "pods", "-A", "--field-selector", f"spec.nodeName={node}", "-o"),
-            "jsonpath={range .items[*]}{.metadata.uid} {.metadata.namespace} {.metadata.name}{'\\n'}{end}",
-        )
-        for line in listing.splitlines():
-            uid, namespace, name = line.split()
-            if uid == pod_uid:
-                return namespace, name
+    def _pod(self, node: str, pod_uid: str) -> dict[str, Any]:
+        for pod in self._get("pods", "-A", "--field-selector", f"spec.nodeName={node}"):
+            if pod["metadata"]["uid"] == pod_uid:
+                return pod
         raise LookupError(f"no pod with uid {pod_uid} on {node}")
 
-    def _run(self, *arguments: str) -> str:
+    def _get(self, *arguments: str) -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = json.loads(self._run("get", *arguments, "-o", "json"))["items"]
+        return items
+
+    def _exec(self, pod: dict[str, Any], container: str, *command: str) -> bytes:
+        metadata = pod["metadata"]
+        return self._run(
+            "exec", "-n", metadata["namespace"], metadata["name"], "-c", container, "--", *command
+        )
+
+    def _run(self, *arguments: str) -> bytes:
         command = [str(self.kubectl), "--kubeconfig", str(self.kubeconfig), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+        return subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
 
 
 @contextlib.contextmanager
 def find(name: str = "tests", nodes: int = 3, progress: Progress = quiet) -> Iterator[Cluster]:
     """A cluster for as long as the context lasts; one that was made here ends with this process at the latest."""
     if given := os.environ.get("KUBECONFIG"):
-        yield ForeignCluster(Path(given), _installed("kubectl"))
+        yield _given(Path(given))
     elif _docker_answers():
         from pytest_kind import KindCluster
 
@@ -109,12 +122,25 @@ def prepare(progress: Progress = quiet) -> None:
         build.programs(progress)
 
 
+def _given(kubeconfig: Path) -> Cluster:
+    """A local cluster is known by its kubeconfig: its pods have no process to ask, but their node's folder can be read."""
+    if not kubeconfig.is_file():
+        raise ClusterError(f"KUBECONFIG must name one file and {kubeconfig} is none: correct it, or unset it")
+    for name in local.names():
+        cluster = local.find(name)
+        if cluster is not None and cluster.kubeconfig.samefile(kubeconfig):
+            return cluster
+    return ForeignCluster(kubeconfig, _installed("kubectl"))
+
+
 def _docker_answers() -> bool:
     docker = shutil.which("docker")
     if docker is None:
         return False
-    done = subprocess.run([docker, "info"], capture_output=True, check=False, timeout=30)
-    return done.returncode == 0
+    try:
+        return subprocess.run([docker, "info"], capture_output=True, check=False, timeout=30).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def _installed(program: str) -> Path:

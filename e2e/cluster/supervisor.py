@@ -2,7 +2,8 @@
 
 A process of its own, so that a cluster can outlive the command that made it. `python -m e2e.cluster.supervisor FOLDER`
 reads FOLDER/processes.json and keeps FOLDER/running.json. Every child is killed by the kernel when this process dies, even
-by SIGKILL; and with `--tied` this process ends when its standard input closes, that is when whoever started it is gone.
+by SIGKILL; and this process ends when its standard input closes, that is when whoever started it is gone, unless a byte
+came before: then it stays.
 """
 
 import ctypes
@@ -23,7 +24,7 @@ RESTART_SECONDS = 0.5
 PR_SET_PDEATHSIG = 1
 
 
-def main(folder: Path, *, tied: bool) -> None:
+def main(folder: Path) -> None:
     """Run until told to end; then the folder is removed."""
     stopping: list[int] = []
 
@@ -63,10 +64,13 @@ def main(folder: Path, *, tied: bool) -> None:
         for name in specification["processes"]:
             start(name)
         tell()
+        tie = [sys.stdin]
         while not stopping:
-            ready, _, _ = select.select([sys.stdin] if tied else [], [], [], 0.1)
-            if ready and not os.read(sys.stdin.fileno(), 1):
-                break
+            ready, _, _ = select.select(tie, [], [], 0.1)
+            if ready:
+                if not os.read(sys.stdin.fileno(), 1):
+                    break
+                tie = []
             now = time.monotonic()
             for name, child in list(children.items()):
                 code = child.poll()
@@ -109,4 +113,4 @@ def _die_with_parent() -> Callable[[], None]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), tied="--tied" in sys.argv[2:])
+    main(Path(sys.argv[1]))

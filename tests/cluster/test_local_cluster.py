@@ -5,15 +5,17 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 import yaml
 
-from e2e.cluster import build, components, local
+from e2e.cluster import build, components, local, provide
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.pki import Authority
 
@@ -218,7 +220,7 @@ def test_a_tied_cluster_dies_with_its_maker_even_by_sigkill(tmp_path: Path, own_
     maker = subprocess.Popen(
         [sys.executable, "-c", f"""
 import subprocess, sys, time
-subprocess.Popen([sys.executable, "-m", "e2e.cluster.supervisor", {str(folder)!r}, "--tied"], stdin=subprocess.PIPE)
+subprocess.Popen([sys.executable, "-m", "e2e.cluster.supervisor", {str(folder)!r}], stdin=subprocess.PIPE)
 time.sleep(1000)
 """],
         cwd=ROOT,
@@ -242,9 +244,14 @@ def test_children_die_with_a_killed_supervisor(tmp_path: Path, own_cache: Path) 
     }
     (folder / "processes.json").write_text(json.dumps(specification))
     supervisor = subprocess.Popen(
-        [sys.executable, "-m", "e2e.cluster.supervisor", str(folder)], cwd=ROOT, stdin=subprocess.DEVNULL
+        [sys.executable, "-m", "e2e.cluster.supervisor", str(folder)], cwd=ROOT, stdin=subprocess.PIPE
     )
     wait_for(lambda: processes_of(f"sleep {marker}") != [])
+    assert supervisor.stdin is not None
+    supervisor.stdin.write(b"stay")
+    supervisor.stdin.close()
+    time.sleep(0.5)
+    assert supervisor.poll() is None, "it stays when it was told so"
 
     supervisor.kill()
     supervisor.wait()
@@ -255,12 +262,222 @@ def test_children_die_with_a_killed_supervisor(tmp_path: Path, own_cache: Path) 
 def test_down_removes_what_a_crash_left(own_cache: Path) -> None:
     left = own_cache / "versionedconfig" / "cluster" / "run" / "old"
     left.mkdir(parents=True)
-    (left / "cluster.json").write_text('{"pid": 1, "created": 0.0, "programs": "/", "nodes": 3}')
+    sockets = own_cache / "sockets"
+    sockets.mkdir()
+    (left / "cluster.json").write_text('{"pid": 1, "programs": "/", "nodes": 3}')
+    (left / "processes.json").write_text(json.dumps({"processes": {}, "sockets": str(sockets)}))
 
     assert local.find("old") is None  # pid 1 runs, but it is not ours
     assert local.stop("old")
     assert not left.exists()
+    assert not sockets.exists()
     assert not local.stop("old")
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../precious", "/etc", "a/b", "-x", "x" * 101])
+def test_no_name_leads_out_of_the_run_folder(own_cache: Path, name: str) -> None:
+    """`down` removes the folder of that name."""
+    precious = own_cache / "versionedconfig" / "cluster" / "precious"
+    precious.mkdir(parents=True)
+
+    with pytest.raises(ClusterError, match="cannot name a cluster"):
+        local.stop(name)
+    with pytest.raises(ClusterError, match="cannot name a cluster"):
+        local.up(name)
+
+    assert precious.exists()
+
+
+NODE_IS_READY = (
+    '{"items": [{"metadata": {"name": "node-0"}, "spec": {}, '
+    '"status": {"conditions": [{"type": "Ready", "status": "True"}]}}]}'
+)
+"""Good for every question that is asked of kubectl while a cluster starts."""
+
+
+@pytest.fixture
+def ready_components(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster of one sleeping process that is Ready as soon as it runs."""
+    fake_components(monkeypatch, tmp_path, SLEEPER)
+    (tmp_path / "programs" / "kubectl").write_text(
+        f"#!/bin/sh\ntest -e $(dirname $2)/running.json && echo '{NODE_IS_READY}'\n"
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl")
+@pytest.mark.usefixtures("ready_components")
+def test_another_process_can_end_it_while_its_maker_lives() -> None:
+    """The supervisor stays a zombie until its maker looks, and has ended all the same."""
+    cluster = local.up("mine", nodes=1)
+    began = time.monotonic()
+
+    subprocess.run(
+        [sys.executable, "-m", "e2e.cluster", "down", "--name", "mine"], cwd=ROOT, check=True, timeout=15
+    )
+
+    assert time.monotonic() - began < 10
+    assert local.find("mine") is None
+    assert not cluster.folder.exists()
+    cluster.down()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl")
+@pytest.mark.usefixtures("ready_components")
+def test_up_finds_it_running_and_down_can_be_repeated() -> None:
+    with local.up("again", nodes=1) as cluster:
+        processes = cluster.processes()
+        assert local.up("again", nodes=1) == cluster
+        assert cluster.processes() == processes
+
+        cluster.restart("etcd")
+        assert cluster.processes()["etcd"]["starts"] == 2
+        cluster.down()
+
+    assert not processes_of(str(cluster.folder))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl")
+@pytest.mark.usefixtures("ready_components")
+def test_a_link_to_the_cache_leads_to_the_same_clusters(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with local.up("linked", nodes=1):
+        other = own_cache.with_name("link")
+        other.symlink_to(own_cache)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(other))
+
+        assert local.find("linked") is not None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl")
+def test_what_is_ended_while_it_starts_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_components(monkeypatch, tmp_path, SLEEPER)
+    monkeypatch.setattr(local, "READY_SECONDS", 30.0)
+
+    def end(message: str) -> None:
+        threading.Timer(1, local.stop, ["brief"]).start()
+
+    with pytest.raises(ClusterError, match="brief was ended while it started"):
+        local.up("brief", progress=end)
+
+
+def test_ending_a_build_ends_its_compilers_and_their_folders(tmp_path: Path, own_cache: Path) -> None:
+    marker = f"300{os.getpid()}"
+    script = f'{NEW_GO}; mkdir "$GOTMPDIR/go-build1"; sleep {marker} & wait'
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "go").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "go").chmod(0o755)
+    code = "from e2e.cluster import __main__, build; build.NEEDED_BYTES = 0; __main__.main()"
+    builder = subprocess.Popen(
+        [sys.executable, "-c", code, "build"],
+        cwd=ROOT,
+        env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"},
+        stderr=subprocess.DEVNULL,
+    )
+    wait_for(lambda: processes_of(f"sleep {marker}") != [])
+
+    builder.terminate()
+
+    assert builder.wait(10) == 143
+    wait_for(lambda: not processes_of(f"sleep {marker}"))
+    assert not list(own_cache.rglob("go-build*"))
+
+
+def test_an_error_ends_with_2_and_shows_brackets_as_they_are(tmp_path: Path) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "go").write_text("#!/bin/sh\necho 'go: [/healthz] is no option' >&2; exit 1\n")
+    (folder / "go").chmod(0o755)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "e2e.cluster", "up"],
+        cwd=ROOT,
+        env={**os.environ, "PATH": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert "is go: [/healthz] is no option: install a newer one" in done.stderr
+
+
+# -- clusters of others ----------------------------------------------------------------------------------------------
+
+
+def foreign_pod() -> dict[str, Any]:
+    """With a volume of each sort, mounted in the second container."""
+    volumes = [
+        {"name": "config", "configMap": {"name": "c"}},
+        {"name": "scratch", "emptyDir": {}},
+        {"name": "part", "secret": {"secretName": "s"}},
+    ]
+    mounts = [
+        {"name": "config", "mountPath": "/with space"},
+        {"name": "scratch", "mountPath": "/scratch"},
+        {"name": "part", "mountPath": "/part", "subPath": "key"},
+    ]
+    containers = [{"name": "first"}, {"name": "second", "volumeMounts": mounts}]
+    statuses = [{"name": "first", "state": {"waiting": {}}}, {"name": "second", "state": {"running": {}}}]
+    return {
+        "metadata": {"uid": "u", "namespace": "ns", "name": "p"},
+        "spec": {"volumes": volumes, "containers": containers},
+        "status": {"containerStatuses": statuses},
+    }
+
+
+FOREIGN_KUBECTL = r"""
+shift 2
+case "$*" in
+"get pods -A --field-selector spec.nodeName=n -o json") cat "$(dirname "$0")/pods.json" ;;
+"exec -n ns p -c second -- find /with space -follow -type f") printf '/with space/..data/k\n/with space/k\n' ;;
+"exec -n ns p -c second -- cat /with space/k") printf '\377\n' ;;
+"exec -n ns p -c second -- env -0") printf 'A=1\nB=2\0C=x=y\0' ;;
+*) echo "unexpected: $*" >&2; exit 1 ;;
+esac
+"""
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> provide.ForeignCluster:
+    """A kubectl that knows one pod."""
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(f"#!/bin/sh\n{FOREIGN_KUBECTL}")
+    kubectl.chmod(0o755)
+    (tmp_path / "pods.json").write_text(json.dumps({"items": [foreign_pod()]}))
+    return provide.ForeignCluster(tmp_path / "kubeconfig", kubectl)
+
+
+def test_a_foreign_pods_config_volumes_are_read_byte_by_byte(foreign: provide.ForeignCluster) -> None:
+    assert foreign.files("n", "u") == {"config/k": b"\xff\n"}
+
+
+def test_a_foreign_containers_environment(foreign: provide.ForeignCluster) -> None:
+    assert foreign.environment("n", "u", "second") == {"A": "1\nB=2", "C": "x=y"}
+    assert foreign.environment("n", "u", "first") is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl")
+@pytest.mark.usefixtures("ready_components")
+def test_the_local_cluster_is_known_by_its_kubeconfig(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`up` prints it for the shell; pods there can be read from their nodes alone."""
+    with local.up("mine", nodes=1) as cluster:
+        cluster.kubeconfig.write_text("")
+        monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+
+        with provide.find() as found:
+            assert found == cluster
+        assert local.find("mine") == cluster, "it was there before, and stays"
+
+
+def test_a_kubeconfig_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/nowhere/a:/nowhere/b")
+
+    with pytest.raises(ClusterError, match="KUBECONFIG must name one file"), provide.find():
+        pass
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 10) -> None:

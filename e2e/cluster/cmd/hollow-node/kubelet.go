@@ -2,11 +2,13 @@ package main
 
 import (
 	"context"
+	"net"
 	"os"
 	"path/filepath"
 	"time"
 
 	"go.opentelemetry.io/otel/trace/noop"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	remote "k8s.io/cri-client/pkg"
@@ -36,6 +38,9 @@ func runKubelet(node node) error {
 	config.QPS = -1
 	heartbeats, err := kubernetes.NewForConfig(config)
 	if err != nil {
+		return err
+	}
+	if err := awaitListener(ctx, node.socket); err != nil {
 		return err
 	}
 	endpoint := "unix://" + node.socket
@@ -71,4 +76,15 @@ func runKubelet(node node) error {
 	hollow.KubeletDeps.ProbeManager = nil
 	hollow.Run(ctx)
 	return nil
+}
+
+// awaitListener gives the node's runtime, which starts at the same time, a while to listen.
+func awaitListener(ctx context.Context, socket string) error {
+	return wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
+		connection, err := net.Dial("unix", socket)
+		if err != nil {
+			return false, nil
+		}
+		return true, connection.Close()
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -71,7 +72,7 @@ func (r *runtime) CreateContainer(ctx context.Context, request *cri.CreateContai
 	}
 	config := request.GetConfig()
 	env := environment(config)
-	r.behaviour.Store(response.GetContainerId(), behaviourOf(env, config.GetCommand()))
+	r.behaviour.Store(response.GetContainerId(), behaviourOf(env, slices.Concat(config.GetCommand(), config.GetArgs())))
 	record := recorded{
 		Container: response.GetContainerId(),
 		Attempt:   config.GetMetadata().GetAttempt(),
@@ -128,13 +129,13 @@ func (r *runtime) exit(id string, code int32) {
 }
 
 func behaviourOf(env map[string]string, command []string) behaviour {
-	does := behaviour{ignoreTerm: env["IGNORE_TERM"] != ""}
-	if env["CRASH"] != "" {
+	does := behaviour{ignoreTerm: env["IGNORE_TERM"] == "1"}
+	if env["CRASH"] == "1" {
 		does.ends, does.code = true, 1
 	} else if code, err := strconv.ParseInt(env["EXIT"], 10, 32); err == nil {
 		does.ends, does.code = true, int32(code)
 	} else {
-		does.ends = len(command) == 1 && command[0] == "true"
+		does.ends = slices.Equal(command, []string{"true"})
 	}
 	return does
 }
