@@ -304,12 +304,16 @@ def wait_for_pods(api: pykube.HTTPClient, namespace: str, count: int, app: str =
 
 
 def wait_protected(
-    api: pykube.HTTPClient, namespace: str, name: str = "app-cfg", kind: type[Any] = pykube.ConfigMap
+    api: pykube.HTTPClient,
+    namespace: str,
+    name: str = "app-cfg",
+    kind: type[Any] = pykube.ConfigMap,
+    timeout: float = 15,
 ) -> None:
     """Until the object carries the finalizer."""
     wait_until(
         lambda: IN_USE in finalizers(fetch(api, kind, namespace, name)),
-        15,
+        timeout,
         f"{kind.__name__} {namespace}/{name} is protected",
     )
 

@@ -13,6 +13,7 @@ import kopf
 
 from versionedconfig.kube.api import Api
 from versionedconfig.kube.mirror import tune_gc
+from versionedconfig.live import LiveLists
 from versionedconfig.model import API_VERSION, GROUP, ConfigKey, ObjectKey
 from versionedconfig.observability.metrics import Metrics
 from versionedconfig.protection.controller import ProtectionController
@@ -33,9 +34,10 @@ class Operator:
 
     def __init__(self, api: Api, settings: Settings, metrics: Metrics, stop: asyncio.Event) -> None:
         self.view = View(api)
-        self.protection = ProtectionController(api, self.view, settings, metrics)
+        live = LiveLists(api, self.view.sources)
+        self.protection = ProtectionController(api, self.view, live, settings, metrics)
         self.rollouts = RolloutController(api, self.view, metrics)
-        self.versions = VersionsController(api, self.view, self.rollouts, settings, metrics)
+        self.versions = VersionsController(api, self.view, live, self.rollouts, settings, metrics)
         self.failed: BaseException | None = None
         self._api = api
         self._stop = stop

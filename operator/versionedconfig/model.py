@@ -32,6 +32,9 @@ IGNORE_ANNOTATION: Final = f"{GROUP}/ignore"
 RELEASE_ANNOTATION: Final = f"{GROUP}/release"
 """A reason, on a config object: break glass. The object is not protected anew while it is there."""
 
+PROTECT_LABEL: Final = f"{GROUP}/protect"
+"""`"true"` on a config object: it is protected where a use is only possible, not proven (see holders.py, Pattern)."""
+
 FIELD_MANAGER: Final = "versionedconfig"
 
 
@@ -76,6 +79,8 @@ class Incarnation:
     """Name of the VersionedConfig that it is a version of, or empty."""
     digest: str = ""
     """The version's SHA-256 as its annotation says, or empty."""
+    labels: tuple[tuple[str, str], ...] = ()
+    """Of an immutable one, sorted."""
     created: str = ""
     """creationTimestamp as the API server writes it: RFC 3339, sortable as text."""
 
@@ -88,6 +93,11 @@ class Incarnation:
     def name(self) -> str:
         """The key's name."""
         return self.key.name
+
+    @property
+    def asked(self) -> bool:
+        """It asks for protection by PROTECT_LABEL."""
+        return (PROTECT_LABEL, "true") in self.labels
 
 
 _VERSION_NAME: Final = re.compile(r"([a-z0-9](?:[-.a-z0-9]{0,240}[a-z0-9])?)-[2456789bcdfghkmt]{10}")
@@ -112,10 +122,12 @@ def owner_of(key: ConfigKey, immutable: bool, annotation: str) -> str:
 
 
 class Reference(NamedTuple):
-    """One field of a pod spec that names a config object of the same namespace."""
+    """One field that names a config object."""
 
     kind: str
     name: str
     path: tuple[str | int, ...]
-    """From the pod spec to the leaf that holds the name, as for a JSON pointer."""
+    """From where the rules start, for pods and templates their pod spec, to the name, as for a JSON pointer."""
     optional: bool = False
+    namespace: str = ""
+    """Of the object; empty: the referrer's own."""

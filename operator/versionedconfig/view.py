@@ -24,8 +24,16 @@ from versionedconfig.model import (
     ObjectKey,
     owner_of,
 )
-from versionedconfig.references import PodSpec, ReferenceIndex, pod_references, referenced_names
-from versionedconfig.references.index import Names
+from versionedconfig.references import (
+    CATALOGUE,
+    Holders,
+    Kept,
+    PodSpec,
+    ReferenceIndex,
+    Source,
+    pod_references,
+    referenced_names,
+)
 from versionedconfig.workload import DeploymentState, Revision, Workload, health
 
 RUNNING_PODS = "status.phase!=Succeeded,status.phase!=Failed"
@@ -66,10 +74,14 @@ class PodItem(_Struct, frozen=True):
     spec: PodSpec
 
 
+class _ConfigMetadata(_Metadata, frozen=True):
+    labels: dict[str, str] | None = None
+
+
 class ConfigItem(_Struct, frozen=True):
     """What is decoded of a ConfigMap or Secret: never its data."""
 
-    metadata: _Metadata
+    metadata: _ConfigMetadata
     immutable: bool | None = None
 
 
@@ -112,27 +124,27 @@ class NamespaceItem(_Struct, frozen=True):
     metadata: _Metadata
 
 
-class Kept(msgspec.Struct, frozen=True):
-    """What is kept of a pod or namespace."""
+class Namespace(msgspec.Struct, frozen=True):
+    """What is kept of a namespace."""
 
-    namespace: str
     name: str
     uid: str
     resource_version: str
-    names: Names = ()
-    deleting: bool = False
+    deleting: bool
+    namespace: str = ""
 
 
 def pod_kept(item: PodItem) -> Kept:
-    """What is kept of a pod: the names it refers to."""
+    """What is kept of a pod: what it refers to."""
     meta = item.metadata
-    return Kept(meta.namespace, meta.name, meta.uid, meta.resource_version, referenced_names(item.spec))
+    keys = tuple(ConfigKey(kind, meta.namespace, name) for kind, name in referenced_names(item.spec))
+    return Kept(meta.namespace, meta.name, meta.uid, meta.resource_version, keys)
 
 
-def namespace_kept(item: NamespaceItem) -> Kept:
+def namespace_kept(item: NamespaceItem) -> Namespace:
     """What is kept of a namespace: whether it is on its way out."""
     meta = item.metadata
-    return Kept("", meta.name, meta.uid, meta.resource_version, deleting=meta.deletion_timestamp is not None)
+    return Namespace(meta.name, meta.uid, meta.resource_version, meta.deletion_timestamp is not None)
 
 
 def incarnation(kind: str) -> Callable[[ConfigItem], Incarnation]:
@@ -153,6 +165,7 @@ def incarnation(kind: str) -> Callable[[ConfigItem], Incarnation]:
             released=bool(annotations.get(RELEASE_ANNOTATION, "").strip()),
             owner=owner_of(key, item.immutable is True, annotations.get(NAME_ANNOTATION, "")),
             digest=annotations.get(DIGEST_ANNOTATION, ""),
+            labels=tuple(sorted((meta.labels or {}).items())) if item.immutable else (),
             created=meta.creation_timestamp,
         )
 
@@ -196,7 +209,9 @@ def revision(item: WorkloadItem) -> Revision:
         name=meta.name,
         uid=meta.uid,
         resource_version=meta.resource_version,
-        names=referenced_names(item.spec.template.spec),
+        keys=tuple(
+            ConfigKey(kind, meta.namespace, name) for kind, name in referenced_names(item.spec.template.spec)
+        ),
         revision=_revision(meta),
         owner_uid=owner,
     )
@@ -224,6 +239,20 @@ REPLICA_SETS = Resource(
 )
 
 
+PODS_RULES = next(kind for kind in CATALOGUE.kinds if kind.resource == "pods")
+
+
+def holder_sources() -> tuple[Source, ...]:
+    """Every kind, pods apart, that holds or that is needed to read one that does."""
+    holding = [kind for kind in CATALOGUE.kinds if kind.holder and kind is not PODS_RULES]
+    helping = {kind.binds for kind in holding} | {kind.chooses.classes for kind in holding if kind.chooses}
+    return tuple(
+        Source(kind, CATALOGUE.fragments)
+        for kind in CATALOGUE.kinds
+        if kind in holding or kind.resource in helping
+    )
+
+
 def api_path(key: ConfigKey) -> str:
     """Where the API server keeps a config object."""
     return f"/api/v1/namespaces/{key.namespace}/{key.kind.lower()}s/{key.name}"
@@ -233,7 +262,7 @@ class View:
     """Mirrors and indexes. Set the callbacks before `run`; they are told keys, and must not block or raise.
 
     Attributes:
-        holders: pods by ConfigKey.
+        holders: whoever keeps protection on: pods and cluster-scoped objects.
         templates: Deployments by the ConfigKeys of their templates.
         revisions: ReplicaSets by the ConfigKeys of theirs.
     """
@@ -249,7 +278,12 @@ class View:
         """A Deployment changed; with every key that it refers to now or referred to before."""
         self.namespace_changed: Callable[[str], None] = _ignore
 
-        self.holders = ReferenceIndex(self._holders_changed)
+        self.sources = holder_sources()
+        self.holders = Holders(
+            (PODS_RULES, *(source.rules for source in self.sources)),
+            self._holders_changed,
+            self._patterns_changed,
+        )
         self.templates = ReferenceIndex(self._usage)
         self.revisions = ReferenceIndex(self._usage)
         self._owned: defaultdict[ObjectKey, set[ConfigKey]] = defaultdict(set)
@@ -257,9 +291,13 @@ class View:
         self.pods: Mirror[Kept] = Mirror(api, PODS, self._on_pod)
         self.config_maps: Mirror[Incarnation] = Mirror(api, CONFIG_MAPS, self._on_config)
         self.secrets: Mirror[Incarnation] = Mirror(api, SECRETS, self._on_config)
-        self.namespaces: Mirror[Kept] = Mirror(api, NAMESPACES, self._on_namespace)
+        self.namespaces: Mirror[Namespace] = Mirror(api, NAMESPACES, self._on_namespace)
         self.deployments: Mirror[Workload] = Mirror(api, DEPLOYMENTS, self._on_workload)
         self.replica_sets: Mirror[Revision] = Mirror(api, REPLICA_SETS, self._on_revision)
+        self.referrers: tuple[Mirror[Kept], ...] = tuple(
+            Mirror(api, source_resource(source), self._on_referrer(source.rules.resource))
+            for source in self.sources
+        )
 
     @property
     def mirrors(self) -> tuple[Mirror[Any], ...]:
@@ -271,6 +309,7 @@ class View:
             self.pods,
             self.deployments,
             self.replica_sets,
+            *self.referrers,
         )
 
     @property
@@ -307,14 +346,24 @@ class View:
         kept = self.namespaces.objects.get(ObjectKey("", namespace))
         return kept is not None and kept.deleting
 
-    def used(self, key: ConfigKey) -> bool:
-        """A pod, a template or a ReplicaSet refers to the key."""
-        return bool(
-            self.holders.referrers(key) or self.templates.referrers(key) or self.revisions.referrers(key)
+    def used(self, life: Incarnation) -> bool:
+        """A holder, a template or a ReplicaSet refers to it."""
+        return (
+            self.holders.held(life)
+            or bool(self.templates.referrers(life.key))
+            or bool(self.revisions.referrers(life.key))
         )
 
     def _on_pod(self, old: Kept | None, new: Kept | None) -> None:
-        _keep_index(self.holders, old, new, new.names if new is not None else ())
+        if (changed := new or old) is not None:
+            self.holders.put("pods", ObjectKey(changed.namespace, changed.name), new)
+
+    def _on_referrer(self, resource: str) -> Callable[[Kept | None, Kept | None], None]:
+        def changed(old: Kept | None, new: Kept | None) -> None:
+            if (either := new or old) is not None:
+                self.holders.put(resource, ObjectKey(either.namespace, either.name), new)
+
+        return changed
 
     def _on_config(self, old: Incarnation | None, new: Incarnation | None) -> None:
         for life in (old, new):
@@ -330,7 +379,7 @@ class View:
         if (changed := new or old) is not None:
             self.config_changed(changed.key)
 
-    def _on_namespace(self, old: Kept | None, new: Kept | None) -> None:
+    def _on_namespace(self, old: Namespace | None, new: Namespace | None) -> None:
         if new is not None and new.deleting:
             self.namespace_changed(new.name)
 
@@ -339,35 +388,43 @@ class View:
         if changed is None:
             return
         key = ObjectKey(changed.namespace, changed.name)
-        before = self.templates.names(key)
-        names = tuple(sorted({(ref.kind, ref.name) for ref in new.references})) if new is not None else ()
-        _keep_index(self.templates, old, new, names)
-        touched = {ConfigKey(kind, key.namespace, name) for kind, name in (*before, *names)}
-        self.workload_changed(key, frozenset(touched))
+        before = self.templates.keys_of(key)
+        references = new.references if new is not None else ()
+        keys = tuple(sorted({ConfigKey(ref.kind, key.namespace, ref.name) for ref in references}))
+        self.templates.put(key, keys)
+        self.workload_changed(key, frozenset((*before, *keys)))
 
     def _on_revision(self, old: Revision | None, new: Revision | None) -> None:
-        _keep_index(self.revisions, old, new, new.names if new is not None else ())
+        if (changed := new or old) is not None:
+            self.revisions.put(
+                ObjectKey(changed.namespace, changed.name), new.keys if new is not None else ()
+            )
         if old is not None and new is not None and old.revision != new.revision:
-            for kind, name in new.names:
-                self._usage(ConfigKey(kind, new.namespace, name))
+            for key in new.keys:
+                self._usage(key)
 
     def _holders_changed(self, key: ConfigKey) -> None:
         self.config_changed(key)
         self.usage_changed(key)
 
+    def _patterns_changed(self) -> None:
+        for life in self.incarnations():
+            if life.immutable:
+                self._holders_changed(life.key)
+
     def _usage(self, key: ConfigKey) -> None:
         self.usage_changed(key)
 
 
-def _keep_index(
-    index: ReferenceIndex,
-    old: Kept | Workload | Revision | None,
-    new: Kept | Workload | Revision | None,
-    names: Names,
-) -> None:
-    changed = new or old
-    if changed is not None:
-        index.put(ObjectKey(changed.namespace, changed.name), names)
+def source_resource(source: Source) -> Resource[Kept]:
+    """What a mirror of it lists. Its kind may be absent: that of a CustomResourceDefinition, or a newer one."""
+    return Resource(
+        name=source.rules.resource,
+        path=source.rules.api_path,
+        item=source.item,
+        project=source.kept,
+        may_be_absent=True,
+    )
 
 
 def _ignore(*_: object) -> None:

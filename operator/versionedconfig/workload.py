@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from versionedconfig.model import Reference
+from versionedconfig.model import ConfigKey, Reference
 
 
 class Health(StrEnum):
@@ -42,8 +42,8 @@ class Revision:
     name: str
     uid: str
     resource_version: str
-    names: tuple[tuple[str, str], ...]
-    """What its template refers to, as (kind, name)."""
+    keys: tuple[ConfigKey, ...]
+    """What its template refers to."""
     revision: int
     owner_uid: str
     """uid of the controlling Deployment, or empty"""

@@ -589,3 +589,48 @@ async def test_12_counts_and_times(server: ScriptedServer, api: Api) -> None:
     assert mirror.counters.events == {"BOOKMARK": 1, "ADDED": 1, "DELETED": 1}
     assert mirror.counters.watches == {"listed": 1}
     assert mirror.counters.list_errors == 0
+
+
+# -- kinds that may be absent ----------------------------------------------------------------------------------------
+
+OPTIONAL = Resource(name="pods", path=PATH, item=PodItem, project=project, may_be_absent=True)
+
+
+async def test_a_kind_that_is_not_served_is_synced_and_asked_for_again(
+    server: ScriptedServer, run: Run
+) -> None:
+    server.fail("list", 404)
+    server.fail("list", 404)
+    server.put("a")
+
+    async with run(OPTIONAL) as observed:
+        assert observed.mirror.synced
+        await until(lambda: observed.deltas == ["+a"])
+
+    assert observed.mirror.counters.absences == 2
+    assert observed.mirror.counters.list_errors == 0
+    absent = SETTINGS.absent_seconds
+    assert all(0.75 * absent <= pause <= 1.25 * absent for pause in observed.pauses)
+
+
+async def test_the_objects_of_a_kind_go_with_it(server: ScriptedServer, run: Run) -> None:
+    """Its definition was deleted: the watch ends, and neither it nor the list is served any more."""
+    server.put("a")
+    async with run(OPTIONAL) as observed:
+        assert observed.deltas == ["+a"]
+        server.fail("watch", 404)
+        server.fail("list", 404)
+        server.deaf = True
+        server.remove("a")
+        server.streams[-1].end()
+        await until(lambda: observed.deltas == ["+a", "-a"])
+        assert observed.mirror.counters.absences == 1
+
+
+async def test_a_kind_that_must_be_there_is_no_absence(server: ScriptedServer, run: Run) -> None:
+    server.put("a")
+    server.fail("list", 404)
+
+    async with run() as observed:
+        assert observed.deltas == ["+a"]
+        assert observed.mirror.counters.list_errors == 1

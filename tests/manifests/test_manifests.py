@@ -15,6 +15,7 @@ from versionedconfig import resource as vcfg
 from versionedconfig.model import API_VERSION, GROUP, IN_USE_FINALIZER
 from versionedconfig.settings import Settings
 from versionedconfig.versions import content
+from versionedconfig.view import holder_sources
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = ROOT / "manifests" / "base"
@@ -208,7 +209,8 @@ def test_operator_may_do_this_and_nothing_else() -> None:
     ]
 
     assert [binding["roleRef"]["name"] for binding in bound] == ["versionedconfig"]
-    assert grants(shipped_named("ClusterRole", "versionedconfig")) == OPERATOR_MAY
+    reads = {(source.rules.group, source.rules.plural): {"list", "watch"} for source in holder_sources()}
+    assert grants(shipped_named("ClusterRole", "versionedconfig")) == OPERATOR_MAY | reads
 
 
 def test_every_rule_of_the_role_has_a_reason() -> None:

@@ -8,9 +8,11 @@ import pytest
 from tests.kube.conftest import api, kubeconfig, server  # noqa: F401 - fixtures
 from tests.kube.scripted import Answer, ScriptedServer, status
 from versionedconfig.kube.api import Api, ApiError
+from versionedconfig.live import LiveLists
 from versionedconfig.model import IN_USE_FINALIZER, ConfigKey, Incarnation, ObjectKey
 from versionedconfig.observability.metrics import Metrics
 from versionedconfig.protection.controller import ProtectionController
+from versionedconfig.references import Kept
 from versionedconfig.settings import Settings
 from versionedconfig.view import View
 
@@ -26,7 +28,10 @@ class Fixture:
         self.view = View(api)
         self.metrics = Metrics()
         settings = Settings(linger_seconds=10)
-        self.controller = ProtectionController(api, self.view, settings, self.metrics, clock=lambda: self.now)
+        live = LiveLists(api, ())
+        self.controller = ProtectionController(
+            api, self.view, live, settings, self.metrics, clock=lambda: self.now
+        )
 
     def protected(self, name: str) -> ConfigKey:
         key = ConfigKey("ConfigMap", "shop", name)
@@ -142,9 +147,8 @@ async def test_a_pod_that_came_during_the_live_list_holds(fixture: Fixture) -> N
     key = fixture.protected("app")
     await fixture.unused_for(60, key)
     fixture.live_pods()
-    fixture.server.before = lambda _: fixture.view.holders.put(
-        ObjectKey("shop", "new"), (("ConfigMap", "app"),)
-    )
+    pod = Kept("shop", "new", "u", "9", (key,))
+    fixture.server.before = lambda _: fixture.view.holders.put("pods", ObjectKey("shop", "new"), pod)
 
     await fixture.controller.reconcile("shop", [key])
 

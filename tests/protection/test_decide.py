@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from versionedconfig.model import ConfigKey, Incarnation
 from versionedconfig.protection.decide import Do, Situation, blocked_message, decide
+from versionedconfig.references import Referrer
 
 KEY = ConfigKey("ConfigMap", "n", "c")
 
@@ -72,7 +73,12 @@ def test_what_is_held_is_never_considered_for_release(state: Situation) -> None:
 
 
 def test_the_message_names_the_first_and_counts_the_rest() -> None:
-    message = blocked_message([f"web-{i}" for i in range(7, 0, -1)])
+    pods = [Referrer("Pod", "shop", f"web-{i}") for i in range(7, 0, -1)]
+    volume = Referrer("PersistentVolume", "", "data")
 
-    assert "7 pods that use it: web-1, web-2, web-3, web-4, web-5 and 2 more." in message
-    assert "1 pod that uses it: a." in blocked_message(["a"])
+    assert "7 pods that use it: web-1, web-2, web-3, web-4, web-5 and 2 more." in blocked_message(pods)
+    assert "1 pod that uses it: web-7." in blocked_message(pods[:1])
+    assert "1 object that uses it: PersistentVolume data." in blocked_message([volume])
+    assert "1 pod and 1 other object that use it: web-7, PersistentVolume data." in blocked_message(
+        [volume, pods[0]]
+    )

@@ -5,18 +5,24 @@ from hypothesis import strategies as st
 
 from versionedconfig.model import ConfigKey, ObjectKey
 from versionedconfig.references import ReferenceIndex
+from versionedconfig.references.index import Keys
 
-NAMES = st.sets(st.tuples(st.sampled_from(["ConfigMap", "Secret"]), st.sampled_from("abc"))).map(
-    lambda names: tuple(sorted(names))
-)
+KEYS = st.sets(
+    st.builds(
+        ConfigKey,
+        st.sampled_from(["ConfigMap", "Secret"]),
+        st.sampled_from(["n1", "n2"]),
+        st.sampled_from("abc"),
+    )
+).map(lambda keys: tuple(sorted(keys)))
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["n1", "n2"]), st.sampled_from(["p", "q", "r"]), NAMES), max_size=40
+    st.tuples(st.sampled_from(["n1", "n2"]), st.sampled_from(["p", "q", "r"]), KEYS), max_size=40
 )
 
 
 @given(STEPS)
-def test_equals_a_scan(steps: list[tuple[str, str, tuple[tuple[str, str], ...]]]) -> None:
-    truth: dict[ObjectKey, tuple[tuple[str, str], ...]] = {}
+def test_equals_a_scan(steps: list[tuple[str, str, Keys]]) -> None:
+    truth: dict[ObjectKey, Keys] = {}
     held: set[ConfigKey] = set()
 
     def changed(key: ConfigKey) -> None:
@@ -25,23 +31,23 @@ def test_equals_a_scan(steps: list[tuple[str, str, tuple[tuple[str, str], ...]]]
         held.symmetric_difference_update({key})
 
     index = ReferenceIndex(changed)
-    for namespace, pod, names in steps:
+    for namespace, pod, keys in steps:
         referrer = ObjectKey(namespace, pod)
-        index.put(referrer, names)
-        truth[referrer] = names
+        index.put(referrer, keys)
+        truth[referrer] = keys
 
         expected: dict[ConfigKey, set[ObjectKey]] = {}
-        for known, its_names in truth.items():
-            for kind, name in its_names:
-                expected.setdefault(ConfigKey(kind, known.namespace, name), set()).add(known)
+        for known, its_keys in truth.items():
+            for key in its_keys:
+                expected.setdefault(key, set()).add(known)
         assert {key: set(index.referrers(key)) for key in index.keys()} == expected  # noqa: SIM118 - no dict
         assert held == set(expected)
-        assert len(index) == sum(bool(its_names) for its_names in truth.values())
+        assert len(index) == sum(bool(its_keys) for its_keys in truth.values())
 
 
-def test_pods_of_one_workload_share_their_names() -> None:
+def test_pods_of_one_workload_share_their_keys() -> None:
     index = ReferenceIndex()
     for i in range(3):
-        index.put(ObjectKey("n", f"pod-{i}"), (("ConfigMap", f"a{0}"),))
+        index.put(ObjectKey("n", f"pod-{i}"), (ConfigKey("ConfigMap", "n", f"a{0}"),))
 
-    assert len({id(index.names(ObjectKey("n", f"pod-{i}"))) for i in range(3)}) == 1
+    assert len({id(index.keys_of(ObjectKey("n", f"pod-{i}"))) for i in range(3)}) == 1

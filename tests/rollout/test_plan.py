@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from versionedconfig.model import Reference
+from versionedconfig.model import ConfigKey, Reference
 from versionedconfig.resource import TargetStatus, max_concurrent
 from versionedconfig.rollout.plan import Aim, Plan, State, plan
 from versionedconfig.workload import Health, Revision, Workload
@@ -25,7 +25,9 @@ def workload(name: str = "web", *names: str, health: Health = Health.DONE, revis
 
 
 def revision(owner: str, number: int) -> Revision:
-    return Revision("n", f"{owner}-{number}", "u", "1", (("ConfigMap", "app-2"),), number, f"uid-{owner}")
+    return Revision(
+        "n", f"{owner}-{number}", "u", "1", (ConfigKey("ConfigMap", "n", "app-2"),), number, f"uid-{owner}"
+    )
 
 
 def step(

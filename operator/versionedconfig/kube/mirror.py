@@ -15,7 +15,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Set
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -28,6 +28,10 @@ from versionedconfig.kube.api import JSON, METADATA_ONLY, METADATA_ONLY_LIST, Ap
 from versionedconfig.model import ObjectKey
 
 logger = logging.getLogger(__name__)
+
+
+class _Absent(Exception):
+    """The API server does not serve the kind."""
 
 
 class Projected(Protocol):
@@ -59,6 +63,8 @@ class Resource(Generic[P]):
     field_selector: str = ""
     label_selector: str = ""
     metadata_only: bool = False
+    may_be_absent: bool = False
+    """The API server may not serve the kind, now or later: then there are no objects of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +76,8 @@ class MirrorSettings:
     silence_seconds: float = 75
     """A stream without a byte for so long is dead: bookmarks come about once a minute (k/k cacher.go)."""
     backoff: tuple[float, float] = (0.5, 30)
+    absent_seconds: float = 15
+    """How soon a kind is noticed that the API server begins to serve."""
 
 
 _DEFAULTS = MirrorSettings()
@@ -85,6 +93,8 @@ class Counters:
     """How long the last complete list took, waits included."""
     watches: Counter[str] = field(default_factory=Counter)
     """Starts by reason: `listed`, `ended`, `cut`, `silent`, `error`."""
+    absences: int = 0
+    """How often the kind was asked for and not served."""
     expired: int = 0
     """How often the resume version was too old (or from the future), so that a new list was needed."""
     events: Counter[str] = field(default_factory=Counter)
@@ -138,7 +148,12 @@ class Mirror(Generic[P]):
     async def run(self) -> NoReturn:
         """For ever. Raises what on_change raises, and ApiError for 401 and 403 where waiting does not cure them."""
         while True:
-            version = await self._list()
+            try:
+                version = await self._list()
+            except _Absent:
+                # Asked for once a while: a watch of CustomResourceDefinitions would need the right to read them all.
+                await self._sleep(self._settings.absent_seconds * self._rng.uniform(0.75, 1.25))
+                continue
             await self._follow(version)
 
     async def _list(self) -> str:
@@ -152,6 +167,13 @@ class Mirror(Generic[P]):
                 # is applied meanwhile, so a page can be taken over before the next one is there.
                 page = await self._page(token)
             except ApiError as error:
+                if error.status == 404 and self.resource.may_be_absent:
+                    # Never from a server that is still starting: that says 503 until it knows all that it serves
+                    # (k/k#104748, k/k#105653).
+                    self.last_heard = self._clock()
+                    self.counters.absences += 1
+                    self._settle(frozenset())
+                    raise _Absent from None
                 self.counters.list_errors += 1
                 self._raise_if_denied("list", error)
                 if error.status == 410:  # the continue token expired: what is left would be of another time
@@ -166,10 +188,15 @@ class Mirror(Generic[P]):
             if not token:
                 break
             await asyncio.sleep(0)
-        for key in [key for key in self._objects if key not in seen]:
-            self._remove(key)
         self.counters.lists += 1
         self.counters.list_seconds = self._clock() - started
+        self._settle(seen)
+        return version
+
+    def _settle(self, seen: Set[ObjectKey]) -> None:
+        """These are all."""
+        for key in [key for key in self._objects if key not in seen]:
+            self._remove(key)
         if not self.synced:
             logger.info(
                 "synced",
@@ -180,7 +207,6 @@ class Mirror(Generic[P]):
                 },
             )
             self._synced.set()
-        return version
 
     async def _page(self, token: str) -> Page[Any]:
         resource = self.resource
@@ -237,6 +263,8 @@ class Mirror(Generic[P]):
             )
             # A stream that worked and then ended or broke is resumed at once; one that never brought anything
             # must not become a tight loop (client-go reflector.go, "very short watch").
+            if failure is not None and failure.status == 404 and resource.may_be_absent:
+                return
             if not heard or (why == "error" and not expired):
                 await self._pause("watch failed", failure)
             if expired:

@@ -7,18 +7,18 @@ since when a key is unused, and losing it makes the operator slower to release, 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from versionedconfig.kube.api import Api
 from versionedconfig.kube.queue import BatchQueue
 from versionedconfig.kube.writes import Outcome, Regarding, add_finalizer, remove_finalizer, upsert_event
+from versionedconfig.live import LiveLists
 from versionedconfig.model import IN_USE_FINALIZER, ConfigKey, Incarnation
 from versionedconfig.observability.metrics import Metrics
 from versionedconfig.protection.decide import Do, Situation, blocked_message, decide
-from versionedconfig.references import referenced_names
 from versionedconfig.settings import Settings
-from versionedconfig.view import RUNNING_PODS, PodItem, View, api_path
+from versionedconfig.view import View, api_path
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +35,7 @@ class ProtectionController:
         self,
         api: Api,
         view: View,
+        live: LiveLists,
         settings: Settings,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
@@ -43,6 +44,7 @@ class ProtectionController:
         self._view = view
         self._settings = settings
         self._metrics = metrics
+        self._live = live
         self._clock = clock
         self._unused_since: dict[ConfigKey, tuple[str, float]] = {}
         self.queue: BatchQueue[str, ConfigKey] = BatchQueue(lambda key: key.namespace, name="protection")
@@ -71,7 +73,7 @@ class ProtectionController:
             if incarnation is None:
                 self._forget(key)
                 continue
-            held = bool(self._view.holders.referrers(key))
+            held = self._view.holders.held(incarnation)
             unused = self._unused_seconds(incarnation, held)
             situation = Situation(
                 incarnation=incarnation,
@@ -112,15 +114,14 @@ class ProtectionController:
 
     async def _release_unheld(self, namespace: str, candidates: list[Incarnation]) -> None:
         """Release those that a live list proves to be unheld. Fails closed: an error here releases nothing."""
-        wanted = {(incarnation.key.kind, incarnation.key.name) for incarnation in candidates}
         try:
-            held = await self._held_names(namespace, wanted)
+            held = await self._live.held(namespace, candidates)
         except Exception:
             self._metrics.usage_check_errors.inc()
             raise
         for incarnation in candidates:
             key = incarnation.key
-            if (key.kind, key.name) in held or self._view.holders.referrers(key):
+            if key in held or self._view.holders.held(incarnation):
                 # The mirror lags: the holder's event will come, but do not rely on it.
                 self.queue.add_after(key, 1.0)
                 continue
@@ -133,21 +134,9 @@ class ProtectionController:
             elif outcome is Outcome.CONFLICT:
                 self.queue.add_after(key, 0.2)
 
-    async def _held_names(
-        self, namespace: str, wanted: Iterable[tuple[str, str]]
-    ) -> frozenset[tuple[str, str]]:
-        """Which of the wanted names a live pod refers to; from a consistent read, never from a cache."""
-        names = set(wanted)
-        held: set[tuple[str, str]] = set()
-        path = f"/api/v1/namespaces/{namespace}/pods"
-        async for page in self._api.list_pages(path, item=PodItem, field_selector=RUNNING_PODS):
-            for pod in page.items:
-                held.update(name for name in referenced_names(pod.spec) if name in names)
-        return frozenset(held)
-
     async def _tell_blocked(self, incarnation: Incarnation) -> None:
         key = incarnation.key
-        holders = [referrer.name for referrer in self._view.holders.referrers(key)]
+        holders = self._view.holders.referrers(incarnation)
         self._metrics.blocked(key, incarnation.uid)
         await upsert_event(
             self._api,

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from versionedconfig.model import Incarnation
+from versionedconfig.references import Referrer
 
 
 class Do(Enum):
@@ -59,13 +60,18 @@ def decide(situation: Situation, linger_seconds: float) -> Do:
     return Do.LINGER
 
 
-def blocked_message(holders: list[str], shown: int = 5) -> str:
-    """What the Event on an in-use object that somebody deleted says. `holders` are pod names."""
-    names = sorted(holders)
-    first = ", ".join(names[:shown])
+def blocked_message(holders: list[Referrer], shown: int = 5) -> str:
+    """What the Event on an in-use object that somebody deleted says: pods first, by their name alone."""
+    names = sorted(
+        (holder.kind != "Pod", holder.name if holder.kind == "Pod" else str(holder)) for holder in holders
+    )
+    first = ", ".join(name for _, name in names[:shown])
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    pods = "1 pod that uses it" if len(names) == 1 else f"{len(names)} pods that use it"
+    pods = sum(holder.kind == "Pod" for holder in holders)
+    waits = [f"{pods} pod{'s' if pods > 1 else ''}"] if pods else []
+    if others := len(holders) - pods:
+        waits.append(f"{others} {'other ' if pods else ''}object{'s' if others > 1 else ''}")
     return (
-        f"Deletion waits for {pods}: {first}{more}. The name stays taken until then; "
-        "give changed content a new name."
+        f"Deletion waits for {' and '.join(waits)} that use{'s' if len(names) == 1 else ''} it: {first}{more}. The name "
+        "stays taken until then; give changed content a new name."
     )

@@ -8,35 +8,35 @@ from itertools import islice
 
 from versionedconfig.model import ConfigKey, ObjectKey
 
-Names = tuple[tuple[str, str], ...]
-"""Sorted, distinct (kind, name) pairs: what one referrer refers to in its own namespace."""
+Keys = tuple[ConfigKey, ...]
+"""Sorted and distinct: what one referrer refers to."""
 
 
 class ReferenceIndex:
     """Referrers of one sort by ConfigKey, and the way back."""
 
-    __slots__ = ("_changed", "_names", "_referrers")
+    __slots__ = ("_changed", "_keys", "_referrers")
 
     def __init__(self, changed: Callable[[ConfigKey], None] | None = None) -> None:
         """`changed` is told each ConfigKey whose set of referrers became empty or stopped being so."""
         self._changed = changed
-        self._names: dict[ObjectKey, Names] = {}
+        self._keys: dict[ObjectKey, Keys] = {}
         self._referrers: dict[ConfigKey, set[ObjectKey]] = {}
 
-    def put(self, referrer: ObjectKey, names: Names) -> None:
+    def put(self, referrer: ObjectKey, keys: Keys) -> None:
         """Say what the referrer refers to now; nothing happens where that is what it did already."""
-        before = self._names.get(referrer, ())
-        if before == names:
+        before = self._keys.get(referrer, ())
+        if before == keys:
             return
         # Add before dropping: a key that keeps a referrer through the change must not seem empty in between.
-        for kind, name in set(names) - set(before):
-            self._add(ConfigKey(kind, referrer.namespace, name), referrer)
-        for kind, name in set(before) - set(names):
-            self._drop(ConfigKey(kind, referrer.namespace, name), referrer)
-        if names:
-            self._names[referrer] = self._sibling_names(referrer, names)
+        for key in set(keys).difference(before):
+            self._add(key, referrer)
+        for key in set(before).difference(keys):
+            self._drop(key, referrer)
+        if keys:
+            self._keys[referrer] = self._sibling_keys(keys)
         else:
-            self._names.pop(referrer, None)
+            self._keys.pop(referrer, None)
 
     def remove(self, referrer: ObjectKey) -> None:
         """The referrer is gone."""
@@ -46,25 +46,24 @@ class ReferenceIndex:
         """Those that refer to the key now; not to be changed or kept."""
         return self._referrers.get(key, ())
 
-    def names(self, referrer: ObjectKey) -> Names:
+    def keys_of(self, referrer: ObjectKey) -> Keys:
         """What the referrer refers to, empty for one that is not known."""
-        return self._names.get(referrer, ())
+        return self._keys.get(referrer, ())
 
     def keys(self) -> Iterable[ConfigKey]:
         """Every ConfigKey with a referrer."""
         return self._referrers.keys()
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._keys)
 
-    def _sibling_names(self, referrer: ObjectKey, names: Names) -> Names:
-        """The pods of one workload refer to the same names: keep one tuple for all of them."""
-        kind, name = names[0]
+    def _sibling_keys(self, keys: Keys) -> Keys:
+        """The pods of one workload refer to the same objects: keep one tuple for all of them."""
         # Two are enough: the referrer itself may be the first of the set.
-        for sibling in islice(self._referrers[ConfigKey(kind, referrer.namespace, name)], 2):
-            if (known := self._names.get(sibling)) == names:
+        for sibling in islice(self._referrers[keys[0]], 2):
+            if (known := self._keys.get(sibling)) == keys:
                 return known
-        return names
+        return keys
 
     def _add(self, key: ConfigKey, referrer: ObjectKey) -> None:
         referrers = self._referrers.get(key)

@@ -17,6 +17,7 @@ import msgspec
 
 from versionedconfig.kube.api import Api, ApiError
 from versionedconfig.kube.queue import WorkQueue
+from versionedconfig.live import LiveLists
 from versionedconfig.model import (
     API_VERSION,
     GROUP,
@@ -39,7 +40,7 @@ from versionedconfig.versions.content import Content, config_map_content, conten
 from versionedconfig.versions.history import history
 from versionedconfig.versions.metadata import metadata_patch, version_metadata
 from versionedconfig.versions.settle import Settling, seconds_to_wait
-from versionedconfig.view import RUNNING_PODS, PodItem, View, WorkloadItem, api_path
+from versionedconfig.view import View, WorkloadItem, api_path
 from versionedconfig.workload import Revision
 
 logger = logging.getLogger(__name__)
@@ -107,6 +108,7 @@ class VersionsController:
         self,
         api: Api,
         view: View,
+        live: LiveLists,
         rollouts: RolloutController,
         settings: Settings,
         metrics: Metrics,
@@ -114,6 +116,7 @@ class VersionsController:
     ) -> None:
         self._api = api
         self._view = view
+        self._live = live
         self._rollouts = rollouts
         self._settings = settings
         self._metrics = metrics
@@ -401,7 +404,7 @@ class VersionsController:
         kept = history(
             versions,
             current=current,
-            in_use={v.key.name for v in versions if self._view.used(v.key)},
+            in_use={v.key.name for v in versions if self._view.used(v)},
             limit=known.history_limit,
         )
         status = self._told(known, rolling(current, steps, known.rollout.paused), steps)
@@ -472,17 +475,18 @@ class VersionsController:
         if self._settings.excluded(owner.namespace):
             return
         versions = self._view.versions(owner)
-        in_use = {version.key.name for version in versions if self._view.used(version.key)}
+        in_use = {version.key.name for version in versions if self._view.used(version)}
         left = history(versions, current="", in_use=in_use, limit=0)
         if left.collectable:
             await self._collect(owner.namespace, left.collectable)
 
     async def _collect(self, namespace: str, versions: tuple[Incarnation, ...]) -> None:
         """Delete what a live look confirms to be unused. Preconditions make a lost race harmless."""
-        used = await self._live_names(namespace)
+        held = await self._live.held(namespace, list(versions))
+        used = await self._template_names(namespace)
         for version in versions:
             key = version.key
-            if (key.kind, key.name) in used:
+            if key in held or (key.kind, key.name) in used:
                 continue
             try:
                 await self._api.delete(
@@ -495,13 +499,9 @@ class VersionsController:
                 self._metrics.versions_collected.inc()
                 logger.info("collected", extra={"config": str(key)})
 
-    async def _live_names(self, namespace: str) -> set[tuple[str, str]]:
-        """Every name that a pod, a Deployment or a ReplicaSet of the namespace refers to, read live."""
+    async def _template_names(self, namespace: str) -> set[tuple[str, str]]:
+        """Every name that a Deployment or a ReplicaSet of the namespace refers to, read live."""
         names: set[tuple[str, str]] = set()
-        path = f"/api/v1/namespaces/{namespace}/pods"
-        async for pods in self._api.list_pages(path, item=PodItem, field_selector=RUNNING_PODS):
-            for pod in pods.items:
-                names.update(referenced_names(pod.spec))
         for plural in ("deployments", "replicasets"):
             path = f"/apis/apps/v1/namespaces/{namespace}/{plural}"
             async for page in self._api.list_pages(path, item=WorkloadItem):

@@ -1,0 +1,358 @@
+"""Who holds what: the referrers that keep protection on, of every kind in the catalogue that holds. Pure bookkeeping.
+
+Most of it is one index per kind. Three sorts of references need a second object: a class whose references hold
+variables is resolved for each object that chooses it, a binding of admission policies takes the kind of its parameter
+from the policy, and its parameter may be chosen by labels, or by a name in whatever namespace; such a *pattern* is
+matched against an incarnation when somebody asks.
+
+The same class, filled from live lists, answers before a release.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from versionedconfig.model import ConfigKey, Incarnation, ObjectKey
+from versionedconfig.references.compiled import Compiled
+from versionedconfig.references.index import Keys, ReferenceIndex
+from versionedconfig.references.rules import (
+    CONFIG_MAP,
+    SECRET,
+    Chooses,
+    KindRules,
+    Path,
+    ReferenceRule,
+    expand,
+    parse_path,
+)
+from versionedconfig.references.selector import Requirement, Selector, matches
+
+BOTH: Final = frozenset({CONFIG_MAP, SECRET})
+
+
+class Referrer(NamedTuple):
+    """An object that refers to a config object."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
+
+
+class Pattern(NamedTuple):
+    """A reference to whatever incarnation matches."""
+
+    kind: str
+    namespace: str = ""
+    """Empty: any."""
+    name: str = ""
+    """Empty: any."""
+    selector: Selector = ()
+    asked: bool = False
+    """Only those that ask for protection: the name alone does not prove a use."""
+
+    def matches(self, life: Incarnation) -> bool:
+        """It means this one."""
+        return (
+            self.kind == life.key.kind
+            and self.namespace in ("", life.namespace)
+            and self.name in ("", life.name)
+            and (life.asked or not self.asked)
+            and matches(self.selector, dict(life.labels))
+        )
+
+
+class Choice(NamedTuple):
+    """The class that an object chose, and the values that it gives to variables."""
+
+    link: str
+    values: tuple[tuple[str, str], ...]
+    annotations: tuple[tuple[str, str], ...]
+
+
+class Parameter(NamedTuple):
+    """What a binding of admission policies says of its parameter; its kind stands on the policy."""
+
+    policy: str
+    name: str
+    namespace: str
+    selector: Selector | None
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What is kept of a referrer."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    keys: Keys = ()
+    """What it refers to by itself."""
+    templates: Keys = ()
+    """The same with variables in name or namespace."""
+    choice: Choice | None = None
+    parameter: Parameter | None = None
+    parameter_kinds: frozenset[str] | None = None
+    """Of a policy: which of both kinds its parameter is of."""
+
+
+class Source:
+    """One kind of the catalogue, ready to be listed: what to decode of its objects, and what is kept.
+
+    Attributes:
+        rules: of the kind.
+        item: decode objects into it.
+    """
+
+    def __init__(self, rules: KindRules, fragments: dict[str, list[ReferenceRule]]) -> None:
+        """Raises ValueError where the rules are none."""
+        self.rules = rules
+        chooses = rules.chooses
+        self._compiled = Compiled(expand(rules, fragments), _paths(rules), lenient=True)
+        self.item: type[msgspec.Struct] = self._compiled.type
+        self._link = self._compiled.getter(parse_path(chooses.link)) if chooses else None
+        self._variables = _variables(chooses, self._compiled) if chooses else ()
+        self._annotations = (
+            self._compiled.getter(("metadata", "annotations")) if chooses and chooses.annotations else None
+        )
+
+    def kept(self, item: Any) -> Kept:
+        """What is kept of a decoded object."""
+        meta = item.metadata
+        namespace = _text(meta.namespace)
+        keys: set[ConfigKey] = set()
+        templates: set[ConfigKey] = set()
+        for reference in self._compiled.references(item):
+            target = reference.namespace or namespace
+            if target:
+                key = ConfigKey(reference.kind, target, reference.name)
+                (templates if "$" in reference.name or "$" in target else keys).add(key)
+        return Kept(
+            namespace=namespace,
+            name=_text(meta.name),
+            uid=_text(meta.uid),
+            resource_version=_text(meta.resourceVersion),
+            keys=tuple(sorted(keys)),
+            templates=tuple(sorted(templates)),
+            choice=self._choice(item),
+            parameter=_parameter(item) if self.rules.binds else None,
+            parameter_kinds=_parameter_kinds(item) if _is_policy(self.rules) else None,
+        )
+
+    def _choice(self, item: Any) -> Choice | None:
+        link = _text(self._link(item)) if self._link else ""
+        if not link:
+            return None
+        values = []
+        for name, texts in self._variables:
+            for parts in texts:
+                found = [part if isinstance(part, str) else _text(part(item)) for part in parts]
+                if all(found):
+                    values.append((name, "".join(found)))
+                    break
+        annotations = self._annotations(item) if self._annotations else None
+        pairs = sorted(annotations.items()) if isinstance(annotations, dict) else ()
+        return Choice(link, tuple(values), tuple((k, v) for k, v in pairs if k != LAST_APPLIED))
+
+
+ANNOTATIONS: Final = "annotations"
+LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+METADATA: Final[tuple[Path, ...]] = tuple(
+    ("metadata", name) for name in ("name", "namespace", "uid", "resourceVersion")
+)
+_BRACES: Final = re.compile(r"\{([^}]*)\}")
+_VARIABLE: Final = re.compile(r"\$\{([^}]*)\}")
+_Part = str | Callable[[Any], Any]
+"""Of a variable's value: a literal, or where it stands."""
+
+
+def _paths(rules: KindRules) -> Iterator[Path]:
+    yield from METADATA
+    if rules.binds:
+        yield from (("spec", "policyName"), ("spec", "paramRef"))
+    if _is_policy(rules):
+        yield ("spec", "paramKind")
+    if rules.chooses:
+        yield parse_path(rules.chooses.link)
+        for texts in rules.chooses.variables.values():
+            for text in texts:
+                yield from (parse_path(path) for path in _BRACES.findall(text))
+        if rules.chooses.annotations:
+            yield ("metadata", "annotations")
+
+
+def _is_policy(rules: KindRules) -> bool:
+    return rules.group == "admissionregistration.k8s.io" and rules.kind.endswith("AdmissionPolicy")
+
+
+def _variables(chooses: Chooses, compiled: Compiled) -> tuple[tuple[str, tuple[tuple[_Part, ...], ...]], ...]:
+    def parts(text: str) -> tuple[_Part, ...]:
+        found: list[_Part] = []
+        for index, part in enumerate(_BRACES.split(text)):
+            if index % 2:
+                found.append(compiled.getter(parse_path(part)))
+            elif part:
+                found.append(part)
+        return tuple(found)
+
+    return tuple((name, tuple(parts(text) for text in texts)) for name, texts in chooses.variables.items())
+
+
+def _parameter(item: Any) -> Parameter | None:
+    spec = item.spec
+    reference = getattr(spec, "paramRef", None)
+    if not isinstance(reference, dict):
+        return None
+    found = reference.get("selector")
+    selector = None
+    if isinstance(found, dict):
+        labels = found.get("matchLabels") or {}
+        expressions = found.get("matchExpressions") or ()
+        selector = (
+            *(Requirement(key, "In", (value,)) for key, value in sorted(labels.items())),
+            *(Requirement(e["key"], e["operator"], tuple(e.get("values") or ())) for e in expressions),
+        )
+    return Parameter(
+        _text(spec.policyName), _text(reference.get("name")), _text(reference.get("namespace")), selector
+    )
+
+
+def _parameter_kinds(item: Any) -> frozenset[str]:
+    kind = getattr(item.spec, "paramKind", None)
+    if isinstance(kind, dict) and kind.get("apiVersion") == "v1" and kind.get("kind") in BOTH:
+        return frozenset({kind["kind"]})
+    return frozenset()
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def resolve(templates: Keys, choice: Choice) -> Iterator[ConfigKey]:
+    """The keys that a class means for the object that chose it. A variable without a value makes none: the driver
+    refuses to work then too (external-provisioner pkg/controller/controller.go, resolveTemplate)."""
+    values = dict(choice.values)
+    values.update((f"{ANNOTATIONS}['{key}']", value) for key, value in choice.annotations)
+
+    def value(match: re.Match[str]) -> str:
+        name = match.group(1)
+        before, bracket, key = name.partition("[")
+        return (
+            values.get(f"{ANNOTATIONS}[{key}" if bracket and before.endswith(".annotations") else name) or "$"
+        )
+
+    for kind, namespace, name in templates:
+        key = ConfigKey(kind, _VARIABLE.sub(value, namespace), _VARIABLE.sub(value, name))
+        if "$" not in key.namespace + key.name:
+            yield key
+
+
+def _parameters(parameter: Parameter, kinds: frozenset[str]) -> tuple[Keys, tuple[Pattern, ...]]:
+    _, name, namespace, selector = parameter
+    if selector is not None:
+        return (), tuple(Pattern(kind, namespace, selector=selector) for kind in sorted(kinds))
+    if not name:
+        return (), ()
+    if namespace:
+        return tuple(ConfigKey(kind, namespace, name) for kind in sorted(kinds)), ()
+    # The object of that name in the namespace of whatever is admitted, and which those are nobody can tell.
+    return (), tuple(Pattern(kind, name=name, asked=True) for kind in sorted(kinds))
+
+
+def _link_name(kept: Kept) -> str:
+    if kept.choice is not None:
+        return kept.choice.link
+    return kept.parameter.policy if kept.parameter is not None else ""
+
+
+class Holders:
+    """Put what is kept of each referrer; ask who holds an incarnation."""
+
+    def __init__(
+        self,
+        kinds: Iterable[KindRules],
+        changed: Callable[[ConfigKey], None] | None = None,
+        patterns_changed: Callable[[], None] | None = None,
+    ) -> None:
+        """
+        Args:
+            kinds: all that are put, those which only help to read others included.
+            changed: told each ConfigKey whose set of holders of one kind became empty or stopped being so.
+            patterns_changed: told when an incarnation that no key names may have become held or free.
+        """
+        self._kinds = {rules.resource: rules for rules in kinds}
+        self._patterns_changed = patterns_changed or (lambda: None)
+        self._indexes = {resource: ReferenceIndex(changed) for resource in self._kinds}
+        self._kept: dict[str, dict[ObjectKey, Kept]] = defaultdict(dict)
+        """Of kinds that take part in a join."""
+        self._patterns: dict[tuple[str, ObjectKey], tuple[Pattern, ...]] = {}
+        self._linked: defaultdict[tuple[str, str], set[tuple[str, ObjectKey]]] = defaultdict(set)
+        """By resource and name of the linked class or policy: who depends on it."""
+        self._links = {
+            resource: rules.chooses.classes if rules.chooses else rules.binds
+            for resource, rules in self._kinds.items()
+            if rules.chooses or rules.binds
+        }
+        self._linked_resources = frozenset(self._links.values())
+
+    def put(self, resource: str, key: ObjectKey, kept: Kept | None) -> None:
+        """Say what is there now; None: it is gone."""
+        if resource in self._links:
+            before = self._kept[resource].get(key)
+            for one, act in ((before, set.discard), (kept, set.add)):
+                if one is not None and (name := _link_name(one)):
+                    act(self._linked[self._links[resource], name], (resource, key))
+        if resource in self._links or resource in self._linked_resources:
+            if kept is None:
+                self._kept[resource].pop(key, None)
+            else:
+                self._kept[resource][key] = kept
+        self._refresh(resource, key, kept)
+        if resource in self._linked_resources:
+            for dependent, its_key in list(self._linked.get((resource, key.name), ())):
+                self._refresh(dependent, its_key, self._kept[dependent][its_key])
+
+    def held(self, life: Incarnation) -> bool:
+        """Something refers to it that keeps protection on."""
+        return any(index.referrers(life.key) for index in self._indexes.values()) or any(
+            pattern.matches(life) for patterns in self._patterns.values() for pattern in patterns
+        )
+
+    def referrers(self, life: Incarnation) -> list[Referrer]:
+        """All of them, in no order."""
+        found = [
+            Referrer(self._kinds[resource].kind, *key)
+            for resource, index in self._indexes.items()
+            for key in index.referrers(life.key)
+        ]
+        found += [
+            Referrer(self._kinds[resource].kind, *key)
+            for (resource, key), patterns in self._patterns.items()
+            if any(pattern.matches(life) for pattern in patterns)
+        ]
+        return found
+
+    def _refresh(self, resource: str, key: ObjectKey, kept: Kept | None) -> None:
+        keys = kept.keys if kept is not None else ()
+        patterns: tuple[Pattern, ...] = ()
+        if kept is not None and kept.choice is not None:
+            chosen = self._kept[self._links[resource]].get(ObjectKey("", kept.choice.link))
+            if chosen is not None:
+                keys = tuple(sorted({*keys, *resolve(chosen.templates, kept.choice)}))
+        if kept is not None and kept.parameter is not None:
+            policy = self._kept[self._links[resource]].get(ObjectKey("", kept.parameter.policy))
+            # The policy may come later: until then its parameter may be of either kind.
+            kinds = BOTH if policy is None else policy.parameter_kinds or frozenset()
+            keys, patterns = _parameters(kept.parameter, kinds)
+        self._indexes[resource].put(key, keys)
+        if self._patterns.get((resource, key), ()) != patterns:
+            if patterns:
+                self._patterns[resource, key] = patterns
+            else:
+                del self._patterns[resource, key]
+            self._patterns_changed()

@@ -1,0 +1,68 @@
+"""Live lists: shared where that is safe, and never an answer where one failed."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.kube.conftest import api, kubeconfig, server  # noqa: F401 - fixtures
+from tests.kube.scripted import Answer, ScriptedServer, status
+from versionedconfig.kube.api import Api, ApiError
+from versionedconfig.live import LiveLists
+from versionedconfig.model import ConfigKey, Incarnation
+from versionedconfig.references import CATALOGUE, Source
+
+VOLUMES = tuple(
+    Source(kind, CATALOGUE.fragments) for kind in CATALOGUE.kinds if kind.resource == "persistentvolumes"
+)
+LIFE = Incarnation(ConfigKey("Secret", "infra", "s"), "u", "1", immutable=True, in_use=True)
+
+
+def listed(*items: dict[str, Any]) -> Answer:
+    return Answer(200, {"metadata": {"resourceVersion": "9"}, "items": list(items)})
+
+
+def volume(secret: str) -> dict[str, Any]:
+    reference = {"name": secret, "namespace": "infra"}
+    meta = {"name": "pv", "uid": "u", "resourceVersion": "1"}
+    return {"metadata": meta, "spec": {"csi": {"nodeStageSecretRef": reference}}}
+
+
+def lists_of(server: ScriptedServer, plural: str) -> int:  # noqa: F811
+    return sum(request.path.endswith(plural) for request in server.requests)
+
+
+async def test_a_volume_that_only_the_live_list_knows_holds(api: Api, server: ScriptedServer) -> None:  # noqa: F811
+    server.failures["get"] += [listed(), listed(volume("s"))]
+
+    assert await LiveLists(api, VOLUMES).held("infra", [LIFE]) == {LIFE.key}
+
+
+async def test_a_kind_that_is_not_served_holds_nothing(api: Api, server: ScriptedServer) -> None:  # noqa: F811
+    server.failures["get"] += [listed(), Answer(404, status(404, "NotFound"))]
+
+    assert await LiveLists(api, VOLUMES).held("infra", [LIFE]) == set()
+
+
+@pytest.mark.parametrize("code", [403, 500, 503])
+async def test_a_list_that_fails_is_no_answer(api: Api, server: ScriptedServer, code: int) -> None:  # noqa: F811
+    live = LiveLists(api, VOLUMES)
+    server.failures["get"] += [listed(), Answer(code, status(code, "Error"))]
+
+    with pytest.raises(ApiError):
+        await live.held("infra", [LIFE])
+
+    server.failures["get"] += [listed(), listed()]
+    assert await live.held("infra", [LIFE]) == set()
+
+
+async def test_questions_share_only_lists_that_begin_after_them(api: Api, server: ScriptedServer) -> None:  # noqa: F811
+    live = LiveLists(api, VOLUMES)
+    server.failures["get"] += [listed() for _ in range(10)]
+
+    await asyncio.gather(*(live.held(f"ns-{i}", [LIFE]) for i in range(5)))
+    together = lists_of(server, "/persistentvolumes")
+    await live.held("infra", [LIFE])
+
+    assert together <= 3
+    assert lists_of(server, "/persistentvolumes") == together + 1
