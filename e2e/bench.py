@@ -404,7 +404,7 @@ async def measure(cluster: harness.Cluster, chosen: list[str], scale: float, dir
     kubectl = Kubectl(cluster.kubectl, cluster.kubeconfig)
     api = harness.connect(cluster, directory)
     await asyncio.to_thread(harness.install, kubectl, api)
-    kubeconfig = harness.operator_kubeconfig(kubectl, directory / "operator.kubeconfig")
+    kubeconfig = harness.account_kubeconfig(kubectl, directory / "operator.kubeconfig")
     operator = Operator(kubeconfig, directory / "operator.log")
     rows: list[Row] = []
     async with Bare(cluster.kubeconfig, directory) as bare:

@@ -54,7 +54,7 @@ def operator_process(
 ) -> Iterator[Operator]:
     """Not started yet; whatever it logs in the session must be free of errors."""
     directory: Path = tmp_path_factory.mktemp("operator")
-    kubeconfig = harness.operator_kubeconfig(kubectl, directory / "kubeconfig")
+    kubeconfig = harness.account_kubeconfig(kubectl, directory / "kubeconfig")
     operator = Operator(kubeconfig, directory / "operator.log")
     yield operator
     operator.stop()

@@ -302,7 +302,7 @@ def tell(console: Console, cluster: LocalCluster, folder: Path, *, keep: bool) -
         with console.status("installing and starting the operator …"):
             harness.install(kubectl, api)
             operator = Operator(
-                harness.operator_kubeconfig(kubectl, folder / "operator.kubeconfig"), folder / "operator.log"
+                harness.account_kubeconfig(kubectl, folder / "operator.kubeconfig"), folder / "operator.log"
             )
             if not keep:
                 ending.callback(operator.stop)

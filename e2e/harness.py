@@ -475,11 +475,13 @@ def _dry_delete(kubectl: Kubectl, namespace: str) -> subprocess.CompletedProcess
     return kubectl("delete", "-n", namespace, "configmap/probe", "--dry-run=server", "--wait=false")
 
 
-def operator_kubeconfig(kubectl: Kubectl, path: Path) -> Path:
-    """A kubeconfig of the operator's own ServiceAccount: it has exactly the shipped roles, whoever runs the tests."""
+def account_kubeconfig(
+    kubectl: Kubectl, path: Path, account: str = "versionedconfig", namespace: str = OPERATOR_NAMESPACE
+) -> Path:
+    """A kubeconfig of a ServiceAccount: the operator's own has exactly the shipped roles, whoever runs the tests."""
     shown = kubectl("config", "view", "--raw", "--minify", "--flatten", "-o", "json").stdout
     server = json.loads(shown)["clusters"][0]["cluster"]
-    token = kubectl("create", "token", "-n", OPERATOR_NAMESPACE, "versionedconfig", "--duration=10h").stdout
+    token = kubectl("create", "token", "-n", namespace, account, "--duration=10h").stdout
     document = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -519,8 +521,8 @@ class Operator:
         """The end of the log."""
         return "\n".join(self.log.splitlines()[-lines:])
 
-    def start(self, *, beside: Path | None = None) -> None:
-        """Start it and wait until it works. It ends with this process at the latest, or goes on and ends when the file
+    def start(self, *options: str, beside: Path | None = None) -> None:
+        """Start it, with further options, and wait until it works. It ends with this process at the latest, or goes on and ends when the file
         `beside` vanishes."""
         assert not self.running, "the operator runs already"
         self._log_start = len(self.log)
@@ -530,6 +532,7 @@ class Operator:
             *("versionedconfig", "run", "--kubeconfig", str(self.kubeconfig)),
             *("--linger-seconds", f"{self.linger_seconds:g}"),
             *("--metrics-port", str(self._metrics_port), "--health-port", str(self._health_port)),
+            *options,
         ]
         environment = {k: v for k, v in os.environ.items() if k not in ("KUBECONFIG", "POD_NAMESPACE")}
         with self.log_file.open("ab") as log:

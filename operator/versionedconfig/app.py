@@ -33,13 +33,14 @@ class Operator:
     """Everything that runs, and the tasks it runs in. Ends the process when one of them ends."""
 
     def __init__(self, api: Api, settings: Settings, metrics: Metrics, stop: asyncio.Event) -> None:
-        self.view = View(api)
+        self.view = View(api, settings.hold)
         live = LiveLists(api, self.view.sources)
         self.protection = ProtectionController(api, self.view, live, settings, metrics)
         self.rollouts = RolloutController(api, self.view, metrics)
         self.versions = VersionsController(api, self.view, live, self.rollouts, settings, metrics)
         self.failed: BaseException | None = None
         self._api = api
+        self._observe = settings.observe
         self._stop = stop
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -48,6 +49,7 @@ class Operator:
         self.view.version_changed = self.versions.touched
         self.view.workload_changed = self._on_workload
         self.view.namespace_changed = self._on_namespace
+        self.view.pod_taken = self.protection.pod_taken
         self.rollouts.refused = self.versions.touched
 
     async def start(self) -> None:
@@ -67,6 +69,10 @@ class Operator:
         for mirror in self.view.mirrors:
             await mirror.wait_synced()
         logger.info("synced", extra={"pods": len(self.view.pods.objects)})
+        if self._observe:
+            # What would be done about VersionedConfigs depends on what was done before: only protection is reported.
+            logger.info("observe mode: nothing is written, and VersionedConfigs are not looked at")
+            await self.protection.run()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.protection.run())
             group.create_task(self.versions.run())
@@ -79,7 +85,7 @@ class Operator:
 
     def _on_namespace(self, namespace: str) -> None:
         for incarnation in self.view.incarnations():
-            if incarnation.namespace == namespace and incarnation.in_use:
+            if incarnation.namespace == namespace:
                 self.protection.enqueue(incarnation.key)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:

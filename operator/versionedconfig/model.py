@@ -27,10 +27,13 @@ PROPAGATED_ANNOTATION: Final = f"{GROUP}/propagated"
 """On a version: which of its labels and annotations came from spec.metadata (their keys, JSON)."""
 
 IGNORE_ANNOTATION: Final = f"{GROUP}/ignore"
-"""`"true"` on a config object: the operator never writes to it."""
+"""`"true"` on a config object or a namespace: it is not looked after."""
 
 RELEASE_ANNOTATION: Final = f"{GROUP}/release"
-"""A reason, on a config object: break glass. The object is not protected anew while it is there."""
+"""A reason, on a config object: break glass. Protection goes at once, and does not come back while it is there."""
+
+QUARANTINE_ANNOTATION: Final = f"{GROUP}/quarantine"
+"""On a protected object: force-deleted pods whose node may still run them (JSON; see protection/quarantine.py)."""
 
 PROTECT_LABEL: Final = f"{GROUP}/protect"
 """`"true"` on a config object: it is protected where a use is only possible, not proven (see holders.py, Pattern)."""
@@ -73,8 +76,10 @@ class Incarnation:
     """Our finalizer is on it."""
     deleting: bool = False
     ignored: bool = False
-    released: bool = False
-    """Somebody broke the glass: RELEASE_ANNOTATION holds a reason."""
+    release: str = ""
+    """Why somebody broke the glass, as RELEASE_ANNOTATION says, shortened."""
+    quarantine: str = ""
+    """QUARANTINE_ANNOTATION as it is."""
     owner: str = ""
     """Name of the VersionedConfig that it is a version of, or empty."""
     digest: str = ""
@@ -98,6 +103,18 @@ class Incarnation:
     def asked(self) -> bool:
         """It asks for protection by PROTECT_LABEL."""
         return (PROTECT_LABEL, "true") in self.labels
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What is kept of a node."""
+
+    name: str
+    uid: str
+    resource_version: str
+    boot_id: str
+    ready: bool
+    namespace: str = ""
 
 
 _VERSION_NAME: Final = re.compile(r"([a-z0-9](?:[-.a-z0-9]{0,240}[a-z0-9])?)-[2456789bcdfghkmt]{10}")

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from versionedconfig.model import Incarnation
+from versionedconfig.references.selector import Selector, matches
+
 SYSTEM_NAMESPACES = frozenset({"kube-system", "kube-public", "kube-node-lease"})
 
 
@@ -13,6 +16,16 @@ class Settings:
     """Path; None: $KUBECONFIG, else the usual place, or the pod's ServiceAccount inside a cluster."""
     own_namespace: str = "versionedconfig-system"
     """Never written to: with ordered namespace deletion the operator's pod goes first and nobody would release."""
+    observe: bool = False
+    """Write nothing, say what would be done."""
+    selector: Selector = ()
+    """Labels of the objects that are protected; versions of VersionedConfigs are in any case."""
+    namespaces: frozenset[str] = frozenset()
+    """Where objects are protected; everywhere if empty."""
+    hold: tuple[str, ...] = ()
+    """Kinds of the catalogue that hold beside Pods and cluster-scoped ones, as `ingresses.networking.k8s.io`."""
+    quarantine_seconds: float = 3600.0
+    """How long at most a force-deleted pod holds whose node is not heard of."""
     linger_seconds: float = 60.0
     """How long the finalizer stays after the last holder went; spans the gap between two pods of a restart."""
     resync_seconds: float = 300.0
@@ -22,6 +35,14 @@ class Settings:
     health_port: int = 8081
     """/healthz; 0 turns it off."""
     system_namespaces: frozenset[str] = field(default=SYSTEM_NAMESPACES)
+
+    def looks_after(self, life: Incarnation) -> bool:
+        """It is one of those to be protected."""
+        if life.owner:
+            return True
+        if self.namespaces and life.namespace not in self.namespaces:
+            return False
+        return matches(self.selector, dict(life.labels))
 
     def excluded(self, namespace: str) -> bool:
         """The operator never writes there."""

@@ -4,9 +4,10 @@ Knows which kinds are watched and what is kept of each; knows nothing of what is
 are told keys, never objects.
 """
 
+import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import msgspec
@@ -18,9 +19,11 @@ from versionedconfig.model import (
     IGNORE_ANNOTATION,
     IN_USE_FINALIZER,
     NAME_ANNOTATION,
+    QUARANTINE_ANNOTATION,
     RELEASE_ANNOTATION,
     ConfigKey,
     Incarnation,
+    Node,
     ObjectKey,
     owner_of,
 )
@@ -34,11 +37,20 @@ from versionedconfig.references import (
     pod_references,
     referenced_names,
 )
+from versionedconfig.references.index import Keys
 from versionedconfig.workload import DeploymentState, Revision, Workload, health
 
 RUNNING_PODS = "status.phase!=Succeeded,status.phase!=Failed"
 """A finished pod's containers never start again and the kubelet has dropped its references (kubelet.go,
 SyncTerminatedPod): to the mirror it is gone when it finishes. Lists that confirm a release use the same selector."""
+
+NEVER_TOUCHED = frozenset(
+    {"helm.sh/release.v1", "kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"}
+)
+"""Types of Secrets that other controllers write and delete by themselves."""
+
+MAX_REASON = 200
+"""Characters of a reason that are told again."""
 
 REVISION_ANNOTATION = "deployment.kubernetes.io/revision"
 MAX_REVISION_DIGITS = 18
@@ -62,6 +74,7 @@ class _Metadata(_Struct, frozen=True):
     generation: int = 0
     creation_timestamp: str = ""
     deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
     finalizers: list[str] | None = None
     annotations: dict[str, str] | None = None
     owner_references: list[_Owner] | None = None
@@ -83,6 +96,8 @@ class ConfigItem(_Struct, frozen=True):
 
     metadata: _ConfigMetadata
     immutable: bool | None = None
+    type: str = ""
+    """Of a Secret."""
 
 
 class _Template(_Struct, frozen=True):
@@ -124,6 +139,30 @@ class NamespaceItem(_Struct, frozen=True):
     metadata: _Metadata
 
 
+class _NodeInfo(_Struct, frozen=True):
+    boot_id: str = msgspec.field(name="bootID", default="")
+
+
+class _NodeStatus(_Struct, frozen=True):
+    node_info: _NodeInfo = _NodeInfo()
+    conditions: list[_Condition] | None = None
+
+
+class NodeItem(_Struct, frozen=True):
+    """What is decoded of a node."""
+
+    metadata: _Metadata
+    status: _NodeStatus = _NodeStatus()
+
+
+class PodKept(Kept, frozen=True):
+    """What is kept of a pod."""
+
+    node: str = ""
+    forced: bool = False
+    """It was taken out of the API without asking its kubelet; seen in its last state only."""
+
+
 class Namespace(msgspec.Struct, frozen=True):
     """What is kept of a namespace."""
 
@@ -131,20 +170,38 @@ class Namespace(msgspec.Struct, frozen=True):
     uid: str
     resource_version: str
     deleting: bool
+    ignored: bool
     namespace: str = ""
 
 
-def pod_kept(item: PodItem) -> Kept:
-    """What is kept of a pod: what it refers to."""
+def pod_kept(item: PodItem) -> PodKept:
+    """What is kept of a pod: what it refers to, and where it runs."""
     meta = item.metadata
-    keys = tuple(ConfigKey(kind, meta.namespace, name) for kind, name in referenced_names(item.spec))
-    return Kept(meta.namespace, meta.name, meta.uid, meta.resource_version, keys)
+    return PodKept(
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+        keys=tuple(ConfigKey(kind, meta.namespace, name) for kind, name in referenced_names(item.spec)),
+        node=sys.intern(item.spec.nodeName or ""),
+        # A pod that its kubelet ends is finished first, and so left the mirror before (kubelet status_manager.go,
+        # since 1.27): whoever vanishes with no time left and not finished was taken away.
+        forced=meta.deletion_grace_period_seconds == 0,
+    )
+
+
+def node_kept(item: NodeItem) -> Node:
+    """What is kept of a node: whether it may still run a pod that is gone."""
+    meta, status = item.metadata, item.status
+    ready = any(c.type == "Ready" and c.status == "True" for c in status.conditions or ())
+    return Node(meta.name, meta.uid, meta.resource_version, status.node_info.boot_id, ready)
 
 
 def namespace_kept(item: NamespaceItem) -> Namespace:
-    """What is kept of a namespace: whether it is on its way out."""
+    """What is kept of a namespace: whether it is on its way out, or left alone."""
     meta = item.metadata
-    return Namespace(meta.name, meta.uid, meta.resource_version, meta.deletion_timestamp is not None)
+    ignored = (meta.annotations or {}).get(IGNORE_ANNOTATION) == "true"
+    return Namespace(meta.name, meta.uid, meta.resource_version, meta.deletion_timestamp is not None, ignored)
 
 
 def incarnation(kind: str) -> Callable[[ConfigItem], Incarnation]:
@@ -161,8 +218,9 @@ def incarnation(kind: str) -> Callable[[ConfigItem], Incarnation]:
             immutable=item.immutable is True,
             in_use=IN_USE_FINALIZER in (meta.finalizers or ()),
             deleting=meta.deletion_timestamp is not None,
-            ignored=annotations.get(IGNORE_ANNOTATION) == "true",
-            released=bool(annotations.get(RELEASE_ANNOTATION, "").strip()),
+            ignored=annotations.get(IGNORE_ANNOTATION) == "true" or item.type in NEVER_TOUCHED,
+            release=annotations.get(RELEASE_ANNOTATION, "").strip()[:MAX_REASON],
+            quarantine=annotations.get(QUARANTINE_ANNOTATION, ""),
             owner=owner_of(key, item.immutable is True, annotations.get(NAME_ANNOTATION, "")),
             digest=annotations.get(DIGEST_ANNOTATION, ""),
             labels=tuple(sorted((meta.labels or {}).items())) if item.immutable else (),
@@ -231,6 +289,7 @@ SECRETS = Resource(name="secrets", path="/api/v1/secrets", item=ConfigItem, proj
 NAMESPACES = Resource(
     name="namespaces", path="/api/v1/namespaces", item=NamespaceItem, project=namespace_kept
 )
+NODES = Resource(name="nodes", path="/api/v1/nodes", item=NodeItem, project=node_kept)
 DEPLOYMENTS = Resource(
     name="deployments", path="/apis/apps/v1/deployments", item=WorkloadItem, project=workload
 )
@@ -242,9 +301,21 @@ REPLICA_SETS = Resource(
 PODS_RULES = next(kind for kind in CATALOGUE.kinds if kind.resource == "pods")
 
 
-def holder_sources() -> tuple[Source, ...]:
-    """Every kind, pods apart, that holds or that is needed to read one that does."""
-    holding = [kind for kind in CATALOGUE.kinds if kind.holder and kind is not PODS_RULES]
+def holder_sources(hold: Collection[str] = ()) -> tuple[Source, ...]:
+    """Every kind, pods apart, that holds or that is needed to read one that does.
+
+    Args:
+        hold: kinds that hold beside those of which the catalogue says so, as `ingresses.networking.k8s.io`.
+
+    Raises:
+        ValueError: one of them is not in the catalogue.
+    """
+    if unknown := set(hold) - {kind.resource for kind in CATALOGUE.kinds}:
+        known = ", ".join(sorted(kind.resource for kind in CATALOGUE.kinds if not kind.holder))
+        raise ValueError(f"no rules for {', '.join(sorted(unknown))}: these can be told to hold: {known}")
+    holding = [
+        kind for kind in CATALOGUE.kinds if (kind.holder or kind.resource in hold) and kind is not PODS_RULES
+    ]
     helping = {kind.binds for kind in holding} | {kind.chooses.classes for kind in holding if kind.chooses}
     return tuple(
         Source(kind, CATALOGUE.fragments)
@@ -267,7 +338,7 @@ class View:
         revisions: ReplicaSets by the ConfigKeys of theirs.
     """
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, hold: Collection[str] = ()) -> None:
         self.config_changed: Callable[[ConfigKey], None] = _ignore
         """An incarnation came, went or changed, or its set of holders became empty or stopped being so."""
         self.usage_changed: Callable[[ConfigKey], None] = _ignore
@@ -277,8 +348,11 @@ class View:
         self.workload_changed: Callable[[ObjectKey, frozenset[ConfigKey]], None] = _ignore
         """A Deployment changed; with every key that it refers to now or referred to before."""
         self.namespace_changed: Callable[[str], None] = _ignore
+        """A namespace began to go, or is left alone or no longer."""
+        self.pod_taken: Callable[[str, Keys], None] = _ignore
+        """A pod was force-deleted: its node, and what it referred to."""
 
-        self.sources = holder_sources()
+        self.sources = holder_sources(hold)
         self.holders = Holders(
             (PODS_RULES, *(source.rules for source in self.sources)),
             self._holders_changed,
@@ -288,7 +362,8 @@ class View:
         self.revisions = ReferenceIndex(self._usage)
         self._owned: defaultdict[ObjectKey, set[ConfigKey]] = defaultdict(set)
 
-        self.pods: Mirror[Kept] = Mirror(api, PODS, self._on_pod)
+        self.nodes: Mirror[Node] = Mirror(api, NODES, _ignore)
+        self.pods: Mirror[PodKept] = Mirror(api, PODS, self._on_pod)
         self.config_maps: Mirror[Incarnation] = Mirror(api, CONFIG_MAPS, self._on_config)
         self.secrets: Mirror[Incarnation] = Mirror(api, SECRETS, self._on_config)
         self.namespaces: Mirror[Namespace] = Mirror(api, NAMESPACES, self._on_namespace)
@@ -304,6 +379,7 @@ class View:
         """All of them, in the order in which they should start."""
         return (
             self.namespaces,
+            self.nodes,
             self.config_maps,
             self.secrets,
             self.pods,
@@ -346,6 +422,15 @@ class View:
         kept = self.namespaces.objects.get(ObjectKey("", namespace))
         return kept is not None and kept.deleting
 
+    def ignored(self, namespace: str) -> bool:
+        """Somebody asked to leave the whole namespace alone."""
+        kept = self.namespaces.objects.get(ObjectKey("", namespace))
+        return kept is not None and kept.ignored
+
+    def node(self, name: str) -> Node | None:
+        """The node of that name."""
+        return self.nodes.objects.get(ObjectKey("", name))
+
     def used(self, life: Incarnation) -> bool:
         """A holder, a template or a ReplicaSet refers to it."""
         return (
@@ -354,9 +439,11 @@ class View:
             or bool(self.revisions.referrers(life.key))
         )
 
-    def _on_pod(self, old: Kept | None, new: Kept | None) -> None:
+    def _on_pod(self, old: PodKept | None, new: PodKept | None) -> None:
         if (changed := new or old) is not None:
             self.holders.put("pods", ObjectKey(changed.namespace, changed.name), new)
+            if new is None and changed.forced and changed.node:
+                self.pod_taken(changed.node, changed.keys)
 
     def _on_referrer(self, resource: str) -> Callable[[Kept | None, Kept | None], None]:
         def changed(old: Kept | None, new: Kept | None) -> None:
@@ -380,7 +467,7 @@ class View:
             self.config_changed(changed.key)
 
     def _on_namespace(self, old: Namespace | None, new: Namespace | None) -> None:
-        if new is not None and new.deleting:
+        if new is not None and (new.deleting or new.ignored != (old is not None and old.ignored)):
             self.namespace_changed(new.name)
 
     def _on_workload(self, old: Workload | None, new: Workload | None) -> None:

@@ -178,6 +178,7 @@ def test_limits_are_those_of_the_code() -> None:
 OPERATOR_MAY = {
     ("", "pods"): {"list", "watch"},
     ("", "namespaces"): {"list", "watch"},
+    ("", "nodes"): {"list", "watch"},
     ("", "configmaps"): {"get", "list", "watch", "create", "patch", "delete"},
     ("", "secrets"): {"list", "watch", "patch"},
     ("", "events"): {"get", "create", "patch"},

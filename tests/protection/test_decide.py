@@ -14,9 +14,17 @@ from versionedconfig.references import Referrer
 KEY = ConfigKey("ConfigMap", "n", "c")
 
 
-def situation(held: bool = False, seconds: float = 0.0, ns_excluded: bool = False, ns_ending: bool = False, **life: Any) -> Situation:  # fmt: skip
+def situation(held: bool = False, seconds: float = 0.0, ns_excluded: bool = False, ns_ending: bool = False, looked_after: bool = True, quarantined: bool = False, **life: Any) -> Situation:  # fmt: skip
     life.setdefault("immutable", True)
-    return Situation(replace(Incarnation(KEY, "u", "1"), **life), held, ns_excluded, ns_ending, seconds)
+    return Situation(
+        replace(Incarnation(KEY, "u", "1"), **life),
+        held,
+        ns_excluded,
+        ns_ending,
+        looked_after,
+        quarantined,
+        seconds,
+    )
 
 
 @pytest.mark.parametrize(
@@ -30,7 +38,31 @@ def situation(held: bool = False, seconds: float = 0.0, ns_excluded: bool = Fals
         ("ignored", situation(held=True, ignored=True), Do.NOTHING),
         ("ignored, protected, unused: let go", situation(in_use=True, ignored=True, seconds=99), Do.VERIFY),
         ("ignored, protected, held", situation(held=True, in_use=True, ignored=True), Do.NOTHING),
-        ("released by hand: not protected anew", situation(held=True, released=True), Do.NOTHING),
+        ("released by hand: not protected anew", situation(held=True, release="why"), Do.NOTHING),
+        ("glass broken: whoever holds", situation(held=True, in_use=True, release="why"), Do.BREAK),
+        ("glass broken, quarantined", situation(in_use=True, quarantined=True, release="why"), Do.BREAK),
+        (
+            "glass broken in a system namespace",
+            situation(in_use=True, ns_excluded=True, release="why"),
+            Do.NOTHING,
+        ),
+        ("not looked after", situation(held=True, looked_after=False), Do.NOTHING),
+        (
+            "no longer looked after, held: stays",
+            situation(held=True, in_use=True, looked_after=False),
+            Do.NOTHING,
+        ),
+        (
+            "no longer looked after, unused: let go",
+            situation(in_use=True, looked_after=False, seconds=99),
+            Do.VERIFY,
+        ),
+        ("quarantined", situation(in_use=True, quarantined=True, seconds=99), Do.WAIT),
+        (
+            "quarantined, terminating namespace wins",
+            situation(in_use=True, quarantined=True, ns_ending=True),
+            Do.VERIFY,
+        ),
         ("system namespace", situation(held=True, ns_excluded=True), Do.NOTHING),
         ("terminating namespace is not added to", situation(held=True, ns_ending=True), Do.NOTHING),
         (
@@ -70,6 +102,15 @@ def test_cases(name: str, state: Situation, expected: Do) -> None:
 )
 def test_what_is_held_is_never_considered_for_release(state: Situation) -> None:
     assert decide(state, linger_seconds=0) in (Do.NOTHING, Do.ADD)
+
+
+@given(st.booleans(), st.booleans(), st.booleans(), st.floats(0, 1e6))
+def test_nothing_is_added_to_what_goes_or_is_left_alone(
+    held: bool, deleting: bool, ending: bool, seconds: float
+) -> None:
+    left_alone = situation(held, seconds, ns_ending=ending, looked_after=False, deleting=deleting)
+    terminating = situation(held, seconds, ns_ending=True, deleting=deleting)
+    assert Do.ADD not in (decide(left_alone, 0), decide(terminating, 0))
 
 
 def test_the_message_names_the_first_and_counts_the_rest() -> None:

@@ -172,6 +172,16 @@ def resource_of(path: str) -> str:
     return parts[0] if parts else "discovery"
 
 
+def default_namespace(kubeconfig: str | None = None) -> str:
+    """That of the kubeconfig's current context, as kubectl takes it; `default` where it names none."""
+    path = kubeconfig or os.environ.get("KUBECONFIG")
+    try:
+        _, active = kube_config.list_kube_config_contexts(path)  # type: ignore[no-untyped-call]
+    except (kube_config.ConfigException, OSError):
+        return "default"
+    return str(active["context"].get("namespace") or "default")
+
+
 class Api:
     """One authenticated connection pool to one API server."""
 
@@ -252,6 +262,7 @@ class Api:
         field_selector: str = "",
         label_selector: str = "",
         limit: int = 500,
+        accept: str = JSON,
     ) -> AsyncIterator[Page[T]]:
         """Page after page. A 410 in the middle is the caller's: what it took from earlier pages is stale."""
         token = ""
@@ -263,6 +274,7 @@ class Api:
                 label_selector=label_selector,
                 limit=limit,
                 continue_token=token,
+                accept=accept,
             )
             yield page
             token = page.continue_token

@@ -281,6 +281,8 @@ class Mirror(Generic[P]):
             key = ObjectKey(new.namespace, new.name)
             old = self._objects.get(key)
             if old is not None and old.uid == new.uid:
+                # Its last state, not the one known before: how it went may matter.
+                self._objects[key] = new
                 self._remove(key)
         else:
             self._upsert(new)

@@ -32,10 +32,27 @@ async def add_finalizer(api: Api, path: str, uid: str, finalizer: str) -> Outcom
     return await _patch_metadata(api, path, {"uid": uid, "finalizers": [finalizer]})
 
 
-async def remove_finalizer(api: Api, path: str, uid: str, resource_version: str, finalizer: str) -> Outcome:
-    """Takes away ours alone, and only if the object is still as it was when that was decided."""
-    directive = {"$deleteFromPrimitiveList/finalizers": [finalizer]}
-    return await _patch_metadata(api, path, {"uid": uid, "resourceVersion": resource_version, **directive})
+async def remove_finalizer(
+    api: Api, path: str, uid: str, resource_version: str, finalizer: str, annotation: str = ""
+) -> Outcome:
+    """Takes away ours alone, with an annotation if one is named, and only if the object is still as it was when that was
+    decided; without a resource version, whatever else has changed of this incarnation."""
+    metadata: dict[str, object] = {"uid": uid, "$deleteFromPrimitiveList/finalizers": [finalizer]}
+    if resource_version:
+        metadata["resourceVersion"] = resource_version
+    if annotation:
+        metadata["annotations"] = {annotation: None}
+    return await _patch_metadata(api, path, metadata)
+
+
+async def annotate(api: Api, path: str, uid: str, resource_version: str, name: str, value: str) -> Outcome:
+    """Sets one annotation, if the object is still as it was when that was decided."""
+    metadata: dict[str, object] = {
+        "uid": uid,
+        "resourceVersion": resource_version,
+        "annotations": {name: value},
+    }
+    return await _patch_metadata(api, path, metadata)
 
 
 async def _patch_metadata(api: Api, path: str, metadata: dict[str, object]) -> Outcome:

@@ -31,6 +31,29 @@ class Metrics:
             registry=self.registry,
         )
         self._blocked_uids: dict[ConfigKey, str] = {}
+        self.break_glass = Counter(
+            "versionedconfig_break_glass_total",
+            "Objects released though in use, since somebody gave a reason in the release annotation.",
+            registry=self.registry,
+        )
+        self._bypasses = Counter(
+            "versionedconfig_finalizer_bypasses_total",
+            "Objects in use that vanished all the same: stripped of their finalizer (stripped), or deleted in the moment"
+            " in which it was put on (race).",
+            ["how"],
+            registry=self.registry,
+        )
+        self.quarantines = Counter(
+            "versionedconfig_quarantines_total",
+            "Objects that a force-deleted pod goes on holding, since its node may still run it.",
+            registry=self.registry,
+        )
+        self.would = Counter(
+            "versionedconfig_observed_actions_total",
+            "What would have been done, in observe mode.",
+            ["action"],
+            registry=self.registry,
+        )
         self.requests = Counter(
             "versionedconfig_api_requests_total",
             "Requests to the API server.",
@@ -49,6 +72,8 @@ class Metrics:
         )
         for kind in ("ConfigMap", "Secret"):
             self._blocked.labels(kind)
+        for how in ("stripped", "race"):
+            self._bypasses.labels(how)
 
     def serve(self, port: int) -> None:
         """Serve them on all addresses, from a thread of the library's own."""
@@ -57,6 +82,10 @@ class Metrics:
     def finalizer(self, action: str, outcome: str) -> None:
         """Count one finalizer patch."""
         self._finalizer.labels(action, outcome).inc()
+
+    def bypass(self, how: str) -> None:
+        """Count an object in use that vanished."""
+        self._bypasses.labels(how).inc()
 
     def request(self, verb: str, resource: str, status: int) -> None:
         """Count one API request."""

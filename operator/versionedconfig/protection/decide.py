@@ -17,6 +17,10 @@ class Do(Enum):
     """Unused: look again when the lingering time has passed."""
     VERIFY = auto()
     """Unused for long enough: ask a live list, then release."""
+    WAIT = auto()
+    """A force-deleted pod may still run: look again after a while."""
+    BREAK = auto()
+    """Somebody broke the glass: release at once, and tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,10 @@ class Situation:
     namespace_excluded: bool = False
     """A system namespace or the operator's own: never written to."""
     namespace_terminating: bool = False
+    looked_after: bool = True
+    """Neither its namespace nor a setting leaves it out."""
+    quarantined: bool = False
+    """A force-deleted pod that used it may still run on its node."""
     unused_seconds: float = 0.0
     """Since when, in seconds, no holder is known; counts from the start where a start found none."""
 
@@ -48,13 +56,18 @@ def decide(situation: Situation, linger_seconds: float) -> Do:
             and incarnation.immutable
             and not incarnation.deleting
             and not incarnation.ignored
-            and not incarnation.released
+            and not incarnation.release
+            and situation.looked_after
             and not situation.namespace_terminating
         )
         return Do.ADD if protect else Do.NOTHING
+    if incarnation.release:
+        return Do.BREAK
     # An ignored object that we protected before is let go like any other: nobody else would.
     if situation.held:
         return Do.NOTHING
+    if situation.quarantined and not situation.namespace_terminating:
+        return Do.WAIT
     if situation.namespace_terminating or situation.unused_seconds >= linger_seconds:
         return Do.VERIFY
     return Do.LINGER

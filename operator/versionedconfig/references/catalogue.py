@@ -13,12 +13,14 @@ CATALOGUE: Final = msgspec.yaml.decode(
     files("versionedconfig.references").joinpath("catalogue.yaml").read_bytes(), type=Catalogue
 )
 
-_POD_SPEC: Final = Compiled(((), rule) for rule in CATALOGUE.fragments["PodSpec"])
+_POD_SPEC: Final = Compiled([((), rule) for rule in CATALOGUE.fragments["PodSpec"]], [("nodeName",)])
 
 if TYPE_CHECKING:
 
     class PodSpec(msgspec.Struct):
-        """What of a pod spec can name a config object; decode pods and pod templates into it."""
+        """What of a pod spec can name a config object, and where it runs; decode pods and pod templates into it."""
+
+        nodeName: str | None = None
 else:
     PodSpec = _POD_SPEC.type
 

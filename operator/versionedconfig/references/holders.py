@@ -15,11 +15,12 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from versionedconfig.model import ConfigKey, Incarnation, ObjectKey
+from versionedconfig.model import ConfigKey, Incarnation, ObjectKey, Reference
 from versionedconfig.references.compiled import Compiled
 from versionedconfig.references.index import Keys, ReferenceIndex
 from versionedconfig.references.rules import (
     CONFIG_MAP,
+    OWN,
     SECRET,
     Chooses,
     KindRules,
@@ -107,19 +108,26 @@ class Source:
     Attributes:
         rules: of the kind.
         item: decode objects into it.
+        crosses: its objects may refer to another namespace than their own.
     """
 
     def __init__(self, rules: KindRules, fragments: dict[str, list[ReferenceRule]]) -> None:
         """Raises ValueError where the rules are none."""
         self.rules = rules
         chooses = rules.chooses
-        self._compiled = Compiled(expand(rules, fragments), _paths(rules), lenient=True)
+        expanded = list(expand(rules, fragments))
+        self.crosses = any(rule.namespace != [OWN] or rule.format != "name" for _, rule in expanded)
+        self._compiled = Compiled(expanded, _paths(rules), lenient=True)
         self.item: type[msgspec.Struct] = self._compiled.type
         self._link = self._compiled.getter(parse_path(chooses.link)) if chooses else None
         self._variables = _variables(chooses, self._compiled) if chooses else ()
         self._annotations = (
             self._compiled.getter(("metadata", "annotations")) if chooses and chooses.annotations else None
         )
+
+    def references(self, item: Any) -> list[Reference]:
+        """Every reference of a decoded object, with the field that it stands in."""
+        return self._compiled.references(item)
 
     def kept(self, item: Any) -> Kept:
         """What is kept of a decoded object."""

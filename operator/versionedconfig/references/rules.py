@@ -5,7 +5,7 @@ that decodes and walks objects.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -25,6 +25,7 @@ LITERAL: Final = "="
 Path = tuple[str, ...]
 """Keys, and EACH."""
 
+_PLAIN: Final = re.compile(r"[A-Za-z_$][-A-Za-z0-9_$]*")
 _STEP: Final = re.compile(r"\.([A-Za-z_$][-A-Za-z0-9_$]*)|\['([^']+)'\]|(\[\*\])")
 
 
@@ -51,13 +52,15 @@ def parse_path(text: str) -> Path:
     return tuple(steps)
 
 
-def path_text(path: Path) -> str:
-    """The way back from `parse_path`."""
+def path_text(path: Iterable[str | int]) -> str:
+    """The way back from `parse_path`; numbers are places in a list."""
     return "".join(
-        step
+        f"[{step}]"
+        if isinstance(step, int)
+        else step
         if step == EACH
         else f".{step}"
-        if re.fullmatch(r"[A-Za-z_$][-A-Za-z0-9_$]*", step)
+        if _PLAIN.fullmatch(step)
         else f"['{step}']"
         for step in path
     )

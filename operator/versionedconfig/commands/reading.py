@@ -1,0 +1,54 @@
+"""Reading a cluster for a person: every kind of the catalogue that is there and may be read."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from versionedconfig.kube.api import Api, ApiError, path_of
+from versionedconfig.references import Source
+
+
+@dataclass
+class Unseen:
+    """What could not be looked at, and why: an answer without it may be incomplete."""
+
+    reasons: list[str] = field(default_factory=list)
+
+    def note(self, what: str, error: ApiError) -> None:
+        """Remember it; raises the error where it is no question of rights."""
+        if error.status != 403:
+            raise error
+        self.reasons.append(f"no right to list {what}")
+
+
+async def items(
+    api: Api,
+    source: Source,
+    unseen: Unseen,
+    *,
+    namespace: str = "",
+    elsewhere: bool = False,
+    field_selector: str = "",
+) -> AsyncIterator[Any]:
+    """Every object of a kind; none where the kind is not served.
+
+    Args:
+        namespace: the one that is asked for; empty: all.
+        elsewhere: objects of other namespaces count too, as far as they may be read.
+    """
+    rules = source.rules
+    places = [namespace] if rules.scope == "Namespaced" else [""]
+    if elsewhere and places != [""]:
+        places.insert(0, "")
+    for place in places:
+        try:
+            path = path_of(rules.api_path, place)
+            async for page in api.list_pages(path, item=source.item, field_selector=field_selector):
+                for item in page.items:
+                    yield item
+        except ApiError as error:
+            if error.status == 404:
+                return
+            unseen.note(rules.resource + (" in other namespaces" if place != places[-1] else ""), error)
+        else:
+            return

@@ -1,0 +1,108 @@
+"""`versionedconfig refs`: who refers to a ConfigMap or Secret, from which field, holding or following."""
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from versionedconfig.commands.reading import Unseen, items
+from versionedconfig.kube.api import Api, ApiError
+from versionedconfig.model import ConfigKey, Incarnation, ObjectKey
+from versionedconfig.references import CATALOGUE, Holders, Source
+from versionedconfig.references.rules import path_text
+from versionedconfig.view import CONFIG_MAPS, RUNNING_PODS, SECRETS, ConfigItem, api_path
+
+
+class Use(msgspec.Struct, frozen=True, order=True):
+    """One field of one object that refers to it."""
+
+    kind: str
+    namespace: str
+    name: str
+    field: str
+    holds: bool
+    """It keeps protection on, as the operator is set by default."""
+    optional: bool
+
+
+class Answer(msgspec.Struct, omit_defaults=False, rename="camel"):
+    """What `refs` found."""
+
+    kind: str
+    namespace: str
+    name: str
+    exists: bool
+    immutable: bool
+    protected: bool
+    uses: list[Use]
+    not_looked_at: list[str]
+
+
+async def find(api: Api, key: ConfigKey) -> Answer:
+    """Read every kind of the catalogue live. Raises ApiError where the API server does not answer."""
+    unseen = Unseen()
+    life = await _incarnation(api, key)
+    sources = [Source(kind, CATALOGUE.fragments) for kind in CATALOGUE.kinds]
+    holders = Holders(source.rules for source in sources)
+    uses: list[Use] = []
+    for source in sources:
+        rules = source.rules
+        selector = RUNNING_PODS if rules.resource == "pods" else ""
+        elsewhere = source.crosses or rules.chooses is not None
+        async for item in items(
+            api, source, unseen, namespace=key.namespace, elsewhere=elsewhere, field_selector=selector
+        ):
+            kept = source.kept(item)
+            holders.put(rules.resource, ObjectKey(kept.namespace, kept.name), kept)
+            uses += [
+                Use(rules.kind, kept.namespace, kept.name, path_text(ref.path), rules.holder, ref.optional)
+                for ref in source.references(item)
+                if (ref.kind, ref.namespace or kept.namespace, ref.name) == key
+            ]
+    direct = {(use.kind, use.namespace, use.name) for use in uses}
+    for referrer in holders.referrers(life or Incarnation(key, "", "", immutable=True)):
+        if referrer not in direct:
+            field = ".spec.paramRef" if referrer.kind.endswith("Binding") else "(by its class)"
+            uses.append(Use(*referrer, field, True, False))
+    return Answer(
+        kind=key.kind,
+        namespace=key.namespace,
+        name=key.name,
+        exists=life is not None,
+        immutable=life is not None and life.immutable,
+        protected=life is not None and life.in_use,
+        uses=sorted(uses, key=lambda use: (not use.holds, use)),
+        not_looked_at=unseen.reasons,
+    )
+
+
+async def _incarnation(api: Api, key: ConfigKey) -> Incarnation | None:
+    try:
+        item = await api.get(api_path(key), type=ConfigItem)
+    except ApiError as error:
+        if error.status not in (403, 404):
+            raise
+        return None
+    return (CONFIG_MAPS if key.kind == "ConfigMap" else SECRETS).project(item)
+
+
+def show(answer: Answer, console: Console) -> None:
+    """As a table."""
+    what = [] if answer.exists else ["[red]does not exist (or may not be read)[/]"]
+    if answer.exists:
+        what.append("immutable" if answer.immutable else "mutable")
+        what.append("protected" if answer.protected else "not protected")
+    console.print(f"{answer.kind} {answer.namespace}/{answer.name}: {', '.join(what)}", highlight=False)
+    if answer.uses:
+        table = Table(box=None, pad_edge=False)
+        for column in ("KIND", "NAMESPACE", "NAME", "FIELD", "", ""):
+            table.add_column(column, overflow="fold")
+        for use in answer.uses:
+            holds = "holds" if use.holds else "follows"
+            optional = "optional" if use.optional else ""
+            table.add_row(use.kind, use.namespace, use.name, escape(use.field), holds, optional)
+        console.print(table)
+    else:
+        console.print("Nothing refers to it.")
+    for reason in answer.not_looked_at:
+        console.print(f"[yellow]not looked at:[/] {reason}", highlight=False)

@@ -1,0 +1,301 @@
+"""`versionedconfig scan`: a read-only audit of a whole cluster, for people who have not installed anything yet.
+
+What today's objects can tell, and no more: an object that was created after a container had started which needed it cannot
+be what that container reads.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+import msgspec
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from versionedconfig.commands.reading import Unseen, items
+from versionedconfig.kube.api import Api, ApiError
+from versionedconfig.model import ConfigKey, Incarnation, ObjectKey
+from versionedconfig.references import CATALOGUE, Holders, PodSpec, Source, pod_references
+from versionedconfig.settings import SYSTEM_NAMESPACES
+from versionedconfig.view import CONFIG_MAPS, NEVER_TOUCHED, RUNNING_PODS, SECRETS, ConfigItem
+
+
+class What(StrEnum):
+    """Kinds of findings, the worst first."""
+
+    REUSED = "NameReused"
+    """It was created anew under pods that had started with another one of that name."""
+    UNPROTECTED = "Unprotected"
+    """It is immutable and in use, and nothing keeps it from being deleted."""
+    FIXED_NAME = "FixedName"
+    """It is immutable, and workloads refer to it by a name that says nothing of its content: the next change reuses it."""
+    NOT_UPDATED = "NotUpdated"
+    """It is mutable, and used where a change never arrives: environment variables and subPath."""
+
+
+MEANING: Final = {
+    What.REUSED: "created again while pods ran that had started with the one before: they, and pods beside them, may read old content",
+    What.UNPROTECTED: "immutable and in use, without protection: whoever deletes and creates it again causes the above",
+    What.FIXED_NAME: "immutable under a name without a version or a hash: the next change of its content has to reuse the name",
+    What.NOT_UPDATED: "mutable, and used as environment or by subPath: running containers never see a change",
+}
+
+
+class Finding(msgspec.Struct, frozen=True, order=True):
+    """One thing to know about one object."""
+
+    what: What
+    kind: str
+    namespace: str
+    name: str
+    users: list[str]
+    """Of whom it is true: workloads, or objects without one."""
+
+
+class Report(msgspec.Struct, rename="camel"):
+    """What `scan` found."""
+
+    config_maps: int
+    secrets: int
+    immutable: int
+    immutable_in_use: int
+    findings: list[Finding]
+    not_looked_at: list[str]
+
+
+class _Struct(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    pass
+
+
+class _Owner(_Struct, frozen=True):
+    kind: str
+    name: str
+    controller: bool = False
+
+
+class _Metadata(_Struct, frozen=True):
+    name: str
+    namespace: str
+    owner_references: list[_Owner] | None = None
+    labels: dict[str, str] | None = None
+
+
+class _Mount(_Struct, frozen=True):
+    name: str
+    sub_path: str = ""
+    sub_path_expr: str = ""
+
+
+class _Container(_Struct, frozen=True):
+    volume_mounts: list[_Mount] | None = None
+
+
+class _Named(_Struct, frozen=True):
+    name: str
+
+
+class _Mounts(_Struct, frozen=True):
+    containers: list[_Container] | None = None
+    init_containers: list[_Container] | None = None
+    volumes: list[_Named] | None = None
+
+
+class _Running(_Struct, frozen=True):
+    started_at: str | None = None
+
+
+class _State(_Struct, frozen=True):
+    running: _Running | None = None
+
+
+class _ContainerStatus(_Struct, frozen=True):
+    state: _State = _State()
+
+
+class _PodStatus(_Struct, frozen=True):
+    container_statuses: list[_ContainerStatus] | None = None
+
+
+class Pod(_Struct, frozen=True):
+    """What a scan reads of a pod."""
+
+    metadata: _Metadata
+    spec: msgspec.Raw
+    status: _PodStatus = _PodStatus()
+
+
+class Consumption(NamedTuple):
+    """One pod's use of one object."""
+
+    key: ConfigKey
+    user: str
+    frozen: bool
+    """By environment or subPath."""
+    started: str
+    """RFC 3339, of the container that has run longest; empty while none runs or the object may be missing."""
+
+
+_SPEC: Final = msgspec.json.Decoder(PodSpec)
+_MOUNTS: Final = msgspec.json.Decoder(_Mounts)
+_VERSIONED: Final = re.compile(
+    r".*(-[2456789bcdfghkmt]{10}|-[0-9a-f]{6,64}|-[0-9a-z]{10}|[-.]?v?\d+([.-]\d+)*)$"
+)
+"""kubectl's and kustomize's hashes, hexadecimal digests, generated names, and numbers."""
+
+
+def consumptions(pod: Pod) -> Iterator[Consumption]:
+    """Every use of a config object by one pod."""
+    mounts = _MOUNTS.decode(pod.spec)
+    by_sub_path = {
+        mount.name
+        for container in (*(mounts.containers or ()), *(mounts.init_containers or ()))
+        for mount in container.volume_mounts or ()
+        if mount.sub_path or mount.sub_path_expr
+    }
+    volumes = [volume.name for volume in mounts.volumes or ()]
+    starts = [
+        status.state.running.started_at
+        for status in pod.status.container_statuses or ()
+        if status.state.running is not None and status.state.running.started_at
+    ]
+    for reference in pod_references(_SPEC.decode(pod.spec)):
+        first, index, *rest = reference.path
+        if first == "imagePullSecrets":
+            continue
+        is_volume = first == "volumes" and isinstance(index, int)
+        yield Consumption(
+            ConfigKey(reference.kind, pod.metadata.namespace, reference.name),
+            user(pod.metadata),
+            volumes[index] in by_sub_path
+            if is_volume and isinstance(index, int)
+            else rest[0] in ("env", "envFrom"),
+            min(starts) if starts and not reference.optional else "",
+        )
+
+
+def user(metadata: _Metadata) -> str:
+    """The workload that a pod is of, as people know it."""
+    owner = next((owner for owner in metadata.owner_references or () if owner.controller), None)
+    if owner is None:
+        return f"Pod {metadata.name}"
+    hashed = (metadata.labels or {}).get("pod-template-hash")
+    if owner.kind == "ReplicaSet" and hashed and owner.name.endswith(f"-{hashed}"):
+        return f"Deployment {owner.name.removesuffix(f'-{hashed}')}"
+    return f"{owner.kind} {owner.name}"
+
+
+def examine(
+    lives: Iterable[Incarnation],
+    uses: Iterable[Consumption],
+    holders: Holders,
+    templates: dict[ConfigKey, set[str]],
+) -> Iterator[Finding]:
+    """The findings. `templates` tells which workloads name an object in their pod template."""
+    by_key: defaultdict[ConfigKey, list[Consumption]] = defaultdict(list)
+    for use in uses:
+        by_key[use.key].append(use)
+    for life in lives:
+        consumed = by_key.get(life.key, [])
+
+        def finding(what: What, users: Iterable[str], key: ConfigKey = life.key) -> Finding:
+            return Finding(what, *key, sorted(set(users)))
+
+        if life.ignored or life.namespace in SYSTEM_NAMESPACES:
+            continue
+        if not life.immutable:
+            if still := [use.user for use in consumed if use.frozen]:
+                yield finding(What.NOT_UPDATED, still)
+            continue
+        if earlier := [use.user for use in consumed if use.started and use.started < life.created]:
+            yield finding(What.REUSED, earlier)
+        if not life.in_use and holders.held(life):
+            others = [str(r) for r in holders.referrers(life) if r.kind != "Pod"]
+            yield finding(What.UNPROTECTED, [*others, *(use.user for use in consumed)])
+        if life.key in templates and not life.owner and not _VERSIONED.fullmatch(life.name):
+            yield finding(What.FIXED_NAME, templates[life.key])
+
+
+async def scan(api: Api, namespace: str = "") -> Report:
+    """Read the cluster, or one namespace. Raises ApiError where the API server does not answer."""
+    unseen = Unseen()
+    lives: list[Incarnation] = []
+    counts = {}
+    for resource in (CONFIG_MAPS, SECRETS):
+        counts[resource.name] = 0
+        path = f"/api/v1/namespaces/{namespace}/{resource.name}" if namespace else resource.path
+        try:
+            async for page in api.list_pages(path, item=ConfigItem):
+                counts[resource.name] += len(page.items)
+                lives += [resource.project(item) for item in page.items if item.type not in NEVER_TOUCHED]
+        except ApiError as error:
+            unseen.note(resource.name, error)
+    sources = [Source(kind, CATALOGUE.fragments) for kind in CATALOGUE.kinds]
+    holders = Holders(source.rules for source in sources)
+    templates: defaultdict[ConfigKey, set[str]] = defaultdict(set)
+    for source in sources:
+        rules = source.rules
+        if not (
+            rules.holder
+            or rules.binds
+            or rules.resource.endswith(("policies.admissionregistration.k8s.io", ".apps", ".batch"))
+        ):
+            continue
+        selector = RUNNING_PODS if rules.resource == "pods" else ""
+        async for item in items(api, source, unseen, namespace=namespace, field_selector=selector):
+            kept = source.kept(item)
+            if rules.kind in ("Deployment", "StatefulSet", "DaemonSet", "CronJob"):
+                for key in kept.keys:
+                    templates[key].add(f"{rules.kind} {kept.name}")
+            elif rules.holder or rules.kind.endswith("AdmissionPolicy"):
+                holders.put(rules.resource, ObjectKey(kept.namespace, kept.name), kept)
+    uses: list[Consumption] = []
+    path = f"/api/v1/namespaces/{namespace}/pods" if namespace else "/api/v1/pods"
+    try:
+        async for pods in api.list_pages(path, item=Pod, field_selector=RUNNING_PODS):
+            for pod in pods.items:
+                uses += consumptions(pod)
+    except ApiError as error:
+        if error.status != 403:  # noted when pods were read as holders
+            raise
+    immutable = [life for life in lives if life.immutable]
+    return Report(
+        config_maps=counts["configmaps"],
+        secrets=counts["secrets"],
+        immutable=len(immutable),
+        immutable_in_use=sum(holders.held(life) for life in immutable),
+        findings=sorted(examine(lives, uses, holders, templates), key=_order),
+        not_looked_at=unseen.reasons,
+    )
+
+
+def _order(finding: Finding) -> tuple[int, str, str, str]:
+    return list(What).index(finding.what), finding.namespace, finding.kind, finding.name
+
+
+def show(report: Report, console: Console, shown_users: int = 3) -> None:
+    """As tables, the worst first."""
+    console.print(
+        f"{report.config_maps} ConfigMaps and {report.secrets} Secrets; {report.immutable} are immutable, "
+        f"{report.immutable_in_use} of them in use.",
+        highlight=False,
+    )
+    for what in What:
+        found = [finding for finding in report.findings if finding.what == what]
+        if not found:
+            continue
+        console.print(f"\n[bold]{what.value}[/] ({len(found)}): {MEANING[what]}", highlight=False)
+        table = Table(box=None, pad_edge=False)
+        for column in ("KIND", "NAMESPACE", "NAME", "USED BY"):
+            table.add_column(column, overflow="fold")
+        for finding in found:
+            more = len(finding.users) - shown_users
+            users = ", ".join(finding.users[:shown_users]) + (f" and {more} more" if more > 0 else "")
+            table.add_row(finding.kind, finding.namespace, finding.name, escape(users))
+        console.print(table)
+    if not report.findings:
+        console.print("Nothing to worry about.")
+    for reason in report.not_looked_at:
+        console.print(f"[yellow]not looked at:[/] {reason}", highlight=False)

@@ -1,0 +1,157 @@
+"""`versionedconfig uninstall`: takes every finalizer off, so that nothing waits for an operator that is gone.
+
+Can be interrupted and run again: it goes by what is there. Order matters: the operator first, which would put finalizers
+back; then the guard, which would deny taking them off; then the finalizers, page by page, until a whole pass finds none.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from versionedconfig.kube.api import METADATA_ONLY_LIST, Api, ApiError
+from versionedconfig.kube.writes import Outcome, remove_finalizer
+from versionedconfig.model import GROUP, IN_USE_FINALIZER, QUARANTINE_ANNOTATION
+
+WRITES_IN_FLIGHT: Final = 10
+ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
+GUARD_BINDING: Final = "versionedconfig-finalizer-guard"
+GUARD_SECONDS: Final = 30.0
+"""An API server goes on enforcing a policy for a moment after its binding is gone."""
+
+CRDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+Say = Callable[[str], None]
+
+
+class StillRunning(Exception):
+    """The operator does not end."""
+
+
+class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    name: str
+    uid: str
+    namespace: str = ""
+    finalizers: list[str] = []
+    annotations: dict[str, str] = {}
+
+
+class _Item(msgspec.Struct, frozen=True):
+    metadata: _Metadata
+
+
+class _DeploymentStatus(msgspec.Struct, frozen=True):
+    replicas: int = 0
+
+
+class _Deployment(msgspec.Struct, frozen=True):
+    metadata: _Metadata
+    status: _DeploymentStatus = _DeploymentStatus()
+
+
+async def uninstall(
+    api: Api, namespace: str, deployment: str, *, policies: bool, crds: bool, wait_seconds: float, say: Say
+) -> int:
+    """Do it all; how many objects were freed.
+
+    Raises:
+        StillRunning: the operator's Deployment keeps pods longer than `wait_seconds`.
+        ApiError: what was done stays done; run it again.
+    """
+    await _stop_operator(
+        api, f"/apis/apps/v1/namespaces/{namespace}/deployments/{deployment}", wait_seconds, say
+    )
+    await _delete(api, f"{ADMISSION}/validatingadmissionpolicybindings/{GUARD_BINDING}", say)
+    freed = 0
+    while True:
+        # Again until nothing was found: what the operator did last may come late.
+        try:
+            found = await _strip(api, say)
+        except ApiError as error:
+            if error.status != 410:  # the pages took too long, and the rest of them is of another time
+                raise
+            continue
+        freed += found
+        if not found:
+            break
+    say(f"{freed} finalizers taken off")
+    if policies:
+        for plural in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
+            for name in await _ours(api, f"{ADMISSION}/{plural}", "versionedconfig-"):
+                await _delete(api, f"{ADMISSION}/{plural}/{name}", say)
+    if crds:
+        for name in await _ours(api, CRDS, "", f".{GROUP}"):
+            await _delete(api, f"{CRDS}/{name}", say)
+    return freed
+
+
+async def _stop_operator(api: Api, path: str, wait_seconds: float, say: Say) -> None:
+    deadline = time.monotonic() + wait_seconds
+    told = False
+    while True:
+        try:
+            if not told:
+                await api.patch(path, {"spec": {"replicas": 0}}, kind="merge", type=msgspec.Raw)
+                say(f"{path.rpartition('/')[2]}: scaled to 0")
+                told = True
+            left = (await api.get(path, type=_Deployment)).status.replicas
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return
+        if not left:
+            return
+        if time.monotonic() > deadline:
+            raise StillRunning(
+                f"the operator still has {left} pods after {wait_seconds:g} s: end them, and run this again"
+            )
+        await asyncio.sleep(0.5)
+
+
+async def _strip(api: Api, say: Say) -> int:
+    freed = 0
+    for plural in ("configmaps", "secrets"):
+        async for page in api.list_pages(f"/api/v1/{plural}", item=_Item, accept=METADATA_ONLY_LIST):
+            ours = [item.metadata for item in page.items if IN_USE_FINALIZER in item.metadata.finalizers]
+            for start in range(0, len(ours), WRITES_IN_FLIGHT):
+                batch = ours[start : start + WRITES_IN_FLIGHT]
+                outcomes = await asyncio.gather(*(_free(api, plural, meta) for meta in batch))
+                freed += outcomes.count(Outcome.DONE)
+            if ours:
+                say(f"{plural}: {len(ours)} freed on this page")
+    return freed
+
+
+async def _free(api: Api, plural: str, meta: _Metadata) -> Outcome:
+    path = f"/api/v1/namespaces/{meta.namespace}/{plural}/{meta.name}"
+    annotation = QUARANTINE_ANNOTATION if QUARANTINE_ANNOTATION in meta.annotations else ""
+    deadline = time.monotonic() + GUARD_SECONDS
+    while True:
+        try:
+            return await remove_finalizer(api, path, meta.uid, "", IN_USE_FINALIZER, annotation)
+        except ApiError as error:
+            if GUARD_BINDING not in error.message or time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(0.2)
+
+
+async def _ours(api: Api, path: str, prefix: str, suffix: str = "") -> list[str]:
+    return [
+        item.metadata.name
+        async for page in api.list_pages(path, item=_Item, accept=METADATA_ONLY_LIST)
+        for item in page.items
+        if item.metadata.name.startswith(prefix) and item.metadata.name.endswith(suffix)
+    ]
+
+
+async def _delete(api: Api, path: str, say: Say) -> None:
+    try:
+        item = await api.get(path, type=_Item)
+        await api.delete(path, uid=item.metadata.uid)
+    except ApiError as error:
+        if error.status != 404:
+            raise
+    else:
+        say(f"{path.rpartition('/')[2]}: deleted")
