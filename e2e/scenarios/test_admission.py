@@ -358,8 +358,9 @@ class TestDeletion:
         deleted = kubectl("delete", "-n", namespace, resource, "--wait=false")
 
         assert deleted.stderr.startswith("Warning: ")
-        assert f"{manifest['kind']} app-cfg is in use by running pods" in deleted.stderr
-        assert f"`kubectl describe {resource} -n {namespace}` shows who uses it" in deleted.stderr
+        assert f"{manifest['kind']} app-cfg is in use: its deletion waits" in deleted.stderr
+        shows = f"`versionedconfig refs {manifest['kind'].lower()} app-cfg -n {namespace}` shows who uses it"
+        assert shows in deleted.stderr
         assert "use a new name" in deleted.stderr
         stored = json.loads(kubectl("get", "-n", namespace, resource, "-o", "json").stdout)
         assert stored["metadata"]["deletionTimestamp"]
