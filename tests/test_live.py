@@ -35,18 +35,18 @@ def lists_of(server: ScriptedServer, plural: str) -> int:  # noqa: F811
 async def test_a_volume_that_only_the_live_list_knows_holds(api: Api, server: ScriptedServer) -> None:  # noqa: F811
     server.failures["get"] += [listed(), listed(volume("s"))]
 
-    assert await LiveLists(api, VOLUMES).held("infra", [LIFE]) == {LIFE.key}
+    assert await LiveLists(api, lambda: VOLUMES).held("infra", [LIFE]) == {LIFE.key}
 
 
 async def test_a_kind_that_is_not_served_holds_nothing(api: Api, server: ScriptedServer) -> None:  # noqa: F811
     server.failures["get"] += [listed(), Answer(404, status(404, "NotFound"))]
 
-    assert await LiveLists(api, VOLUMES).held("infra", [LIFE]) == set()
+    assert await LiveLists(api, lambda: VOLUMES).held("infra", [LIFE]) == set()
 
 
 @pytest.mark.parametrize("code", [403, 500, 503])
 async def test_a_list_that_fails_is_no_answer(api: Api, server: ScriptedServer, code: int) -> None:  # noqa: F811
-    live = LiveLists(api, VOLUMES)
+    live = LiveLists(api, lambda: VOLUMES)
     server.failures["get"] += [listed(), Answer(code, status(code, "Error"))]
 
     with pytest.raises(ApiError):
@@ -57,7 +57,7 @@ async def test_a_list_that_fails_is_no_answer(api: Api, server: ScriptedServer, 
 
 
 async def test_questions_share_only_lists_that_begin_after_them(api: Api, server: ScriptedServer) -> None:  # noqa: F811
-    live = LiveLists(api, VOLUMES)
+    live = LiveLists(api, lambda: VOLUMES)
     server.failures["get"] += [listed() for _ in range(10)]
 
     await asyncio.gather(*(live.held(f"ns-{i}", [LIFE]) for i in range(5)))

@@ -19,6 +19,7 @@ from versionedconfig.observability.metrics import Metrics
 from versionedconfig.protection.controller import ProtectionController
 from versionedconfig.resource import PLURAL
 from versionedconfig.rollout.controller import RolloutController
+from versionedconfig.rulebook import RuleBook
 from versionedconfig.settings import Settings
 from versionedconfig.versions.controller import VersionsController
 from versionedconfig.view import View
@@ -34,7 +35,8 @@ class Operator:
 
     def __init__(self, api: Api, settings: Settings, metrics: Metrics, stop: asyncio.Event) -> None:
         self.view = View(api, settings.hold)
-        live = LiveLists(api, self.view.sources)
+        live = LiveLists(api, lambda: self.view.sources)
+        self.rules = RuleBook(api, self.view, observe=settings.observe)
         self.protection = ProtectionController(api, self.view, live, settings, metrics)
         self.rollouts = RolloutController(api, self.view, metrics)
         self.versions = VersionsController(api, self.view, live, self.rollouts, settings, metrics)
@@ -72,8 +74,9 @@ class Operator:
         if self._observe:
             # What would be done about VersionedConfigs depends on what was done before: only protection is reported.
             logger.info("observe mode: nothing is written, and VersionedConfigs are not looked at")
-            await self.protection.run()
+            await asyncio.gather(self.protection.run(), self.rules.run())
         async with asyncio.TaskGroup() as group:
+            group.create_task(self.rules.run())
             group.create_task(self.protection.run())
             group.create_task(self.versions.run())
             group.create_task(self.rollouts.run())

@@ -4,6 +4,7 @@ Knows which kinds hold and how to list them; decides nothing.
 """
 
 import asyncio
+from collections.abc import Callable, Iterable
 
 from versionedconfig.kube.api import Api, ApiError
 from versionedconfig.model import ConfigKey, Incarnation, ObjectKey
@@ -15,7 +16,8 @@ class LiveLists:
     """One for the process: questions about different namespaces that come at the same time share the lists of
     cluster-scoped kinds."""
 
-    def __init__(self, api: Api, sources: tuple[Source, ...]) -> None:
+    def __init__(self, api: Api, sources: Callable[[], Iterable[Source]]) -> None:
+        """`sources` tells all kinds but pods that hold, or help to read one that does."""
         self._api = api
         self._sources = sources
         self._running: asyncio.Task[Holders] | None = None
@@ -44,13 +46,14 @@ class LiveLists:
         if running is not None:
             await asyncio.wait([running])
         self._running, self._next = self._next, None
-        holders = Holders(source.rules for source in self._sources)
-        for source in self._sources:
+        sources = list(self._sources())
+        holders = Holders({source.id: source.rules for source in sources})
+        for source in sources:
             try:
                 async for page in self._api.list_pages(source.rules.api_path, item=source.item):
                     for item in page.items:
                         kept = source.kept(item)
-                        holders.put(source.rules.resource, ObjectKey(kept.namespace, kept.name), kept)
+                        holders.put(source.id, ObjectKey(kept.namespace, kept.name), kept)
             except ApiError as error:
                 # Not served here, see Resource.may_be_absent.
                 if error.status != 404:

@@ -339,6 +339,7 @@ class View:
     """
 
     def __init__(self, api: Api, hold: Collection[str] = ()) -> None:
+        self._api = api
         self.config_changed: Callable[[ConfigKey], None] = _ignore
         """An incarnation came, went or changed, or its set of holders became empty or stopped being so."""
         self.usage_changed: Callable[[ConfigKey], None] = _ignore
@@ -352,12 +353,10 @@ class View:
         self.pod_taken: Callable[[str, Keys], None] = _ignore
         """A pod was force-deleted: its node, and what it referred to."""
 
-        self.sources = holder_sources(hold)
-        self.holders = Holders(
-            (PODS_RULES, *(source.rules for source in self.sources)),
-            self._holders_changed,
-            self._patterns_changed,
-        )
+        self.sources: list[Source] = [*holder_sources(hold)]
+        """Of holders other than pods, and of what helps to read them."""
+        kinds = {"pods": PODS_RULES, **{source.id: source.rules for source in self.sources}}
+        self.holders = Holders(kinds, self._holders_changed, self._patterns_changed)
         self.templates = ReferenceIndex(self._usage)
         self.revisions = ReferenceIndex(self._usage)
         self._owned: defaultdict[ObjectKey, set[ConfigKey]] = defaultdict(set)
@@ -370,8 +369,7 @@ class View:
         self.deployments: Mirror[Workload] = Mirror(api, DEPLOYMENTS, self._on_workload)
         self.replica_sets: Mirror[Revision] = Mirror(api, REPLICA_SETS, self._on_revision)
         self.referrers: tuple[Mirror[Kept], ...] = tuple(
-            Mirror(api, source_resource(source), self._on_referrer(source.rules.resource))
-            for source in self.sources
+            Mirror(api, source_resource(source), self._on_referrer(source.id)) for source in self.sources
         )
 
     @property
@@ -444,6 +442,22 @@ class View:
             self.holders.put("pods", ObjectKey(changed.namespace, changed.name), new)
             if new is None and changed.forced and changed.node:
                 self.pod_taken(changed.node, changed.keys)
+
+    def add_source(self, source: Source) -> Mirror[Kept]:
+        """A further kind that holds, from when its mirror is run; it counts in live lists from `trust` on."""
+        self.holders.add(source.id, source.rules)
+        return Mirror(self._api, source_resource(source), self._on_referrer(source.id))
+
+    def trust(self, source: Source) -> None:
+        """Its mirror is synced: from now on nothing is released without asking this kind too."""
+        if source not in self.sources:
+            self.sources.append(source)
+
+    def drop_source(self, source: Source) -> None:
+        """It holds nothing any more."""
+        if source in self.sources:
+            self.sources.remove(source)
+        self.holders.drop(source.id)
 
     def _on_referrer(self, resource: str) -> Callable[[Kept | None, Kept | None], None]:
         def changed(old: Kept | None, new: Kept | None) -> None:

@@ -55,7 +55,7 @@ def operator_user() -> str:
 def test_file_holds_named_objects(path: Path) -> None:
     for document in documents(path):
         assert document["apiVersion"]
-        assert document["kind"] == "Kustomization" or document["metadata"]["name"]
+        assert document["kind"] in ("Kustomization", "Component") or document["metadata"]["name"]
 
 
 @pytest.mark.parametrize("directory", [ROOT / "crds", BASE], ids=["crds", "base"])
@@ -186,6 +186,8 @@ OPERATOR_MAY = {
     ("apps", "replicasets"): {"list", "watch"},
     (GROUP, "versionedconfigs"): {"get", "list", "watch"},
     (GROUP, "versionedconfigs/status"): {"patch"},
+    (GROUP, "referencerules"): {"list", "watch"},
+    (GROUP, "referencerules/status"): {"patch"},
 }
 
 

@@ -28,7 +28,7 @@ class Fixture:
         self.view = View(api)
         self.metrics = Metrics()
         settings = Settings(linger_seconds=10)
-        live = LiveLists(api, ())
+        live = LiveLists(api, lambda: ())
         self.controller = ProtectionController(
             api, self.view, live, settings, self.metrics, clock=lambda: self.now
         )

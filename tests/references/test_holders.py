@@ -36,7 +36,7 @@ class World(Holders):
     """Holders of every kind, with objects as an API server gives them."""
 
     def __init__(self) -> None:
-        super().__init__(source.rules for source in SOURCES.values())
+        super().__init__({source.id: source.rules for source in SOURCES.values()})
 
     def there(self, resource: str, name: str, namespace: str = "", **fields: Any) -> "World":
         self.put(resource, ObjectKey(namespace, name), kept(resource, name, namespace, **fields))

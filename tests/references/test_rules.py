@@ -8,7 +8,7 @@ import pytest
 from versionedconfig.model import Reference
 from versionedconfig.references import CATALOGUE, Source
 from versionedconfig.references.compiled import Compiled
-from versionedconfig.references.rules import KindField, ReferenceRule, expand, parse_path, path_text
+from versionedconfig.references.rules import FieldRule, KindField, KindRules, expand, parse_path, path_text
 
 
 @pytest.mark.parametrize(
@@ -33,14 +33,14 @@ def test_what_is_no_path_is_told(text: str) -> None:
         parse_path(text)
 
 
-def found(rules: list[ReferenceRule], item: Any, *, lenient: bool = True, root: str = "") -> list[Reference]:
+def found(rules: list[FieldRule], item: Any, *, lenient: bool = True, root: str = "") -> list[Reference]:
     at = parse_path(root) if root else ()
     compiled = Compiled(((at, rule) for rule in rules), lenient=lenient)
     return compiled.references(msgspec.json.decode(msgspec.json.encode(item), type=compiled.type))
 
 
 def test_a_list_of_names() -> None:
-    rule = ReferenceRule(path=".spec.secrets[*]", to="Secret")
+    rule = FieldRule(path=".spec.secrets[*]", to="Secret")
 
     assert found([rule], {"spec": {"secrets": ["a", "", "b", 7, None]}}) == [
         Reference("Secret", "a", ("spec", "secrets", 0)),
@@ -49,7 +49,7 @@ def test_a_list_of_names() -> None:
 
 
 def test_namespaces_are_tried_in_turn() -> None:
-    rule = ReferenceRule(path=".a.name", to="Secret", namespace=["namespace", ".claim.namespace"])
+    rule = FieldRule(path=".a.name", to="Secret", namespace=["namespace", ".claim.namespace"])
 
     def namespaces(item: Any, root: str = "") -> list[str]:
         return [reference.namespace for reference in found([rule], item, root=root)]
@@ -63,7 +63,7 @@ def test_namespaces_are_tried_in_turn() -> None:
 
 
 def test_a_namespace_can_be_given_outright() -> None:
-    rule = ReferenceRule(path=".a", to="Secret", namespace=["=there"])
+    rule = FieldRule(path=".a", to="Secret", namespace=["=there"])
 
     assert [reference.namespace for reference in found([rule], {"a": "n"})] == ["there"]
 
@@ -80,7 +80,7 @@ def test_a_namespace_can_be_given_outright() -> None:
     ],
 )
 def test_the_kind_stands_beside_the_name(beside: dict[str, Any], kind: str | None) -> None:
-    rule = ReferenceRule(path=".a[*].name", to=KindField(group="group", default="Secret"))
+    rule = FieldRule(path=".a[*].name", kind_field=KindField(group="group", default="Secret"))
 
     assert [r.kind for r in found([rule], {"a": [{"name": "n", **beside}]})] == ([kind] if kind else [])
 
@@ -89,7 +89,7 @@ def test_the_kind_stands_beside_the_name(beside: dict[str, Any], kind: str | Non
     ("text", "target"), [("ns/n", ("ns", "n")), ("n", ("", "n")), ("/n", None), ("ns/", None)]
 )
 def test_namespace_and_name_in_one(text: str, target: tuple[str, str] | None) -> None:
-    rule = ReferenceRule(path=".a", to="Secret", format="namespace/name")
+    rule = FieldRule(path=".a", to="Secret", format="namespace/name")
 
     assert [(r.namespace, r.name) for r in found([rule], {"a": text})] == ([target] if target else [])
 
@@ -114,18 +114,26 @@ ODD: list[Any] = [
 def test_fields_of_another_type_are_no_references(value: Any) -> None:
     """Somebody's rule, or somebody's object, is not what the other one thinks."""
     rules = [
-        ReferenceRule(path=".a[*].name", to="Secret", optional="optional", namespace=["namespace", "own"]),
-        ReferenceRule(path=".c.b.name", to=KindField(group="group")),
+        FieldRule(path=".a[*].name", to="Secret", optional="optional", namespace=["namespace", "own"]),
+        FieldRule(path=".c.b.name", kind_field=KindField(group="group")),
     ]
 
     assert found(rules, {"a": value, "c": value}) == []
 
 
 def test_rules_that_contradict_each_other_are_told() -> None:
-    rules = [ReferenceRule(path=".a.name", to="Secret"), ReferenceRule(path=".a[*].name", to="Secret")]
+    rules = [FieldRule(path=".a.name", to="Secret"), FieldRule(path=".a[*].name", to="Secret")]
 
-    with pytest.raises(ValueError, match="goes through a list"):
+    with pytest.raises(ValueError, match="contradict each other"):
         found(rules, {})
+
+
+@pytest.mark.parametrize("both", [{}, {"to": "Secret", "kind_field": KindField()}])
+def test_a_rule_tells_the_kind_in_one_way(both: dict[str, Any]) -> None:
+    kind = KindRules("Widget", "widgets", "v1", references=[FieldRule(path=".a", **both)])
+
+    with pytest.raises(ValueError, match="either to, or kindField"):
+        list(expand(kind, {}))
 
 
 def test_the_whole_catalogue_is_sound() -> None:

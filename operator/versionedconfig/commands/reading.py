@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from versionedconfig.kube.api import Api, ApiError, path_of
-from versionedconfig.references import Source
+from versionedconfig.references import CATALOGUE, Source
+from versionedconfig.rulebook import REFERENCE_RULES, source_of
 
 
 @dataclass
@@ -19,6 +20,19 @@ class Unseen:
         if error.status != 403:
             raise error
         self.reasons.append(f"no right to list {what}")
+
+
+async def all_sources(api: Api, unseen: Unseen) -> list[Source]:
+    """Of the catalogue, and of the cluster's own ReferenceRules."""
+    sources = [Source(kind, CATALOGUE.fragments) for kind in CATALOGUE.kinds]
+    try:
+        async for page in api.list_pages(REFERENCE_RULES.path, item=REFERENCE_RULES.item):
+            made = [source_of(REFERENCE_RULES.project(item)) for item in page.items]
+            sources += [source for source in made if source is not None]
+    except ApiError as error:
+        if error.status != 404:
+            unseen.note("referencerules", error)
+    return sources
 
 
 async def items(

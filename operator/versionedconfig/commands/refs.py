@@ -5,10 +5,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from versionedconfig.commands.reading import Unseen, items
+from versionedconfig.commands.reading import Unseen, all_sources, items
 from versionedconfig.kube.api import Api, ApiError
 from versionedconfig.model import ConfigKey, Incarnation, ObjectKey
-from versionedconfig.references import CATALOGUE, Holders, Source
+from versionedconfig.references import Holders
 from versionedconfig.references.rules import path_text
 from versionedconfig.view import CONFIG_MAPS, RUNNING_PODS, SECRETS, ConfigItem, api_path
 
@@ -42,8 +42,8 @@ async def find(api: Api, key: ConfigKey) -> Answer:
     """Read every kind of the catalogue live. Raises ApiError where the API server does not answer."""
     unseen = Unseen()
     life = await _incarnation(api, key)
-    sources = [Source(kind, CATALOGUE.fragments) for kind in CATALOGUE.kinds]
-    holders = Holders(source.rules for source in sources)
+    sources = await all_sources(api, unseen)
+    holders = Holders({source.id: source.rules for source in sources})
     uses: list[Use] = []
     for source in sources:
         rules = source.rules
@@ -53,7 +53,7 @@ async def find(api: Api, key: ConfigKey) -> Answer:
             api, source, unseen, namespace=key.namespace, elsewhere=elsewhere, field_selector=selector
         ):
             kept = source.kept(item)
-            holders.put(rules.resource, ObjectKey(kept.namespace, kept.name), kept)
+            holders.put(source.id, ObjectKey(kept.namespace, kept.name), kept)
             uses += [
                 Use(rules.kind, kept.namespace, kept.name, path_text(ref.path), rules.holder, ref.optional)
                 for ref in source.references(item)

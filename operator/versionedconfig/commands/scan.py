@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from versionedconfig.commands.reading import Unseen, items
+from versionedconfig.commands.reading import Unseen, all_sources, items
 from versionedconfig.kube.api import Api, ApiError
 from versionedconfig.model import ConfigKey, Incarnation, ObjectKey
-from versionedconfig.references import CATALOGUE, Holders, PodSpec, Source, pod_references
+from versionedconfig.references import Holders, PodSpec, pod_references
 from versionedconfig.settings import SYSTEM_NAMESPACES
 from versionedconfig.view import CONFIG_MAPS, NEVER_TOUCHED, RUNNING_PODS, SECRETS, ConfigItem
 
@@ -232,8 +232,8 @@ async def scan(api: Api, namespace: str = "") -> Report:
                 lives += [resource.project(item) for item in page.items if item.type not in NEVER_TOUCHED]
         except ApiError as error:
             unseen.note(resource.name, error)
-    sources = [Source(kind, CATALOGUE.fragments) for kind in CATALOGUE.kinds]
-    holders = Holders(source.rules for source in sources)
+    sources = await all_sources(api, unseen)
+    holders = Holders({source.id: source.rules for source in sources})
     templates: defaultdict[ConfigKey, set[str]] = defaultdict(set)
     for source in sources:
         rules = source.rules
@@ -250,7 +250,7 @@ async def scan(api: Api, namespace: str = "") -> Report:
                 for key in kept.keys:
                     templates[key].add(f"{rules.kind} {kept.name}")
             elif rules.holder or rules.kind.endswith("AdmissionPolicy"):
-                holders.put(rules.resource, ObjectKey(kept.namespace, kept.name), kept)
+                holders.put(source.id, ObjectKey(kept.namespace, kept.name), kept)
     uses: list[Consumption] = []
     path = f"/api/v1/namespaces/{namespace}/pods" if namespace else "/api/v1/pods"
     try:

@@ -73,8 +73,9 @@ class MirrorSettings:
     watch_seconds: tuple[float, float] = (300, 600)
     """Asked from the server at random within this, so that streams spread over API server replicas again
     after one was down (client-go reflector.go, minWatchTimeout)."""
-    silence_seconds: float = 75
-    """A stream without a byte for so long is dead: bookmarks come about once a minute (k/k cacher.go)."""
+    silence_seconds: float = 90
+    """A stream without a byte for so long is dead: bookmarks come about once a minute (k/k cacher.go), a little later
+    where the API server is busy."""
     backoff: tuple[float, float] = (0.5, 30)
     absent_seconds: float = 15
     """How soon a kind is noticed that the API server begins to serve."""
@@ -127,6 +128,8 @@ class Mirror(Generic[P]):
         self._sleep = sleep
         self._objects: dict[ObjectKey, P] = {}
         self._synced = asyncio.Event()
+        self.on_listed: Callable[[], None] = lambda: None
+        """Called whenever a list was complete."""
         self._failures = 0
         """Since something was heard in a watch."""
 
@@ -207,6 +210,7 @@ class Mirror(Generic[P]):
                 },
             )
             self._synced.set()
+        self.on_listed()
 
     async def _page(self, token: str) -> Page[Any]:
         resource = self.resource

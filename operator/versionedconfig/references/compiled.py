@@ -21,9 +21,8 @@ from versionedconfig.references.rules import (
     LITERAL,
     OWN,
     SECRET,
-    KindField,
+    FieldRule,
     Path,
-    ReferenceRule,
     parse_path,
 )
 
@@ -36,7 +35,7 @@ class _Node:
     """Of the struct that holds it: a key may be no Python name."""
     fields: dict[str, "_Node"] = field(default_factory=dict)
     each: "_Node | None" = None
-    rules: list[tuple[ReferenceRule, Path]] = field(default_factory=list)
+    rules: list[tuple[FieldRule, Path]] = field(default_factory=list)
     """Rules whose path ends here, with the root that their absolute paths start from."""
 
     def at(self, path: Path) -> "_Node":
@@ -104,7 +103,7 @@ class Compiled:
     """
 
     def __init__(
-        self, rules: Iterable[tuple[Path, ReferenceRule]], also: Iterable[Path] = (), *, lenient: bool = False
+        self, rules: Iterable[tuple[Path, FieldRule]], also: Iterable[Path] = (), *, lenient: bool = False
     ) -> None:
         """
         Args:
@@ -151,11 +150,11 @@ class Compiled:
         return tuple(sorted(found))
 
 
-def _beside(rule: ReferenceRule) -> Iterator[str]:
-    if isinstance(rule.to, KindField):
-        yield rule.to.kind
-        if rule.to.group:
-            yield rule.to.group
+def _beside(rule: FieldRule) -> Iterator[str]:
+    if rule.kind_field is not None:
+        yield rule.kind_field.kind
+        if rule.kind_field.group:
+            yield rule.kind_field.group
     if rule.optional:
         yield rule.optional
     for alternative in rule.namespace:
@@ -174,9 +173,9 @@ def _struct(node: _Node, lenient: bool) -> type[msgspec.Struct]:
 
 
 def _type(node: _Node, lenient: bool) -> Any:
-    if node.each is not None and node.fields:
+    if sum(map(bool, (node.each, node.fields, node.rules))) > 1:
         raise ValueError(
-            f"one path takes {', '.join(node.fields)} for fields of an object where another goes through a list"
+            "two paths contradict each other: where one has a name or an object, another has a list or fields"
         )
     if node.each is not None:
         listed: Any = list[_type(node.each, lenient)]  # type: ignore[misc]
@@ -203,7 +202,7 @@ def _steps(node: _Node, top: _Node) -> tuple[_Step, ...]:
     )
 
 
-def _leaf(rule: ReferenceRule, root: Path, holder: _Node, top: _Node) -> _Leaf:
+def _leaf(rule: FieldRule, root: Path, holder: _Node, top: _Node) -> _Leaf:
     alternatives = []
     for text in rule.namespace:
         if text == OWN:
@@ -216,11 +215,11 @@ def _leaf(rule: ReferenceRule, root: Path, holder: _Node, top: _Node) -> _Leaf:
             alternatives.append(_Alternative(None, depth, top.at(root).getter(path)))
         else:
             alternatives.append(_Alternative(attributes=holder.getter((text,))))
-    to = rule.to
+    field = rule.kind_field
     return _Leaf(
-        kind=to if isinstance(to, str) else to.default,
-        kind_attribute="" if isinstance(to, str) else holder.fields[to.kind].attribute,
-        group_attribute="" if isinstance(to, str) or not to.group else holder.fields[to.group].attribute,
+        kind=field.default if field is not None else rule.to or "",
+        kind_attribute=holder.fields[field.kind].attribute if field is not None else "",
+        group_attribute=holder.fields[field.group].attribute if field is not None and field.group else "",
         namespaces=tuple(alternatives),
         optional=holder.fields[rule.optional].attribute if rule.optional else "",
         qualified=rule.format == "namespace/name",

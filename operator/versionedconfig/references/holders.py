@@ -10,7 +10,7 @@ The same class, filled from live lists, answers before a release.
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -23,9 +23,9 @@ from versionedconfig.references.rules import (
     OWN,
     SECRET,
     Chooses,
+    FieldRule,
     KindRules,
     Path,
-    ReferenceRule,
     expand,
     parse_path,
 )
@@ -107,13 +107,15 @@ class Source:
 
     Attributes:
         rules: of the kind.
+        id: the resource; people's own rules have another one, since they may be about a kind of the catalogue too.
         item: decode objects into it.
         crosses: its objects may refer to another namespace than their own.
     """
 
-    def __init__(self, rules: KindRules, fragments: dict[str, list[ReferenceRule]]) -> None:
+    def __init__(self, rules: KindRules, fragments: dict[str, list[FieldRule]], id: str = "") -> None:
         """Raises ValueError where the rules are none."""
         self.rules = rules
+        self.id = id or rules.resource
         chooses = rules.chooses
         expanded = list(expand(rules, fragments))
         self.crosses = any(rule.namespace != [OWN] or rule.format != "name" for _, rule in expanded)
@@ -283,17 +285,18 @@ class Holders:
 
     def __init__(
         self,
-        kinds: Iterable[KindRules],
+        kinds: Mapping[str, KindRules],
         changed: Callable[[ConfigKey], None] | None = None,
         patterns_changed: Callable[[], None] | None = None,
     ) -> None:
         """
         Args:
-            kinds: all that are put, those which only help to read others included.
+            kinds: all that are put, by their source's id, those which only help to read others included.
             changed: told each ConfigKey whose set of holders of one kind became empty or stopped being so.
             patterns_changed: told when an incarnation that no key names may have become held or free.
         """
-        self._kinds = {rules.resource: rules for rules in kinds}
+        self._changed = changed
+        self._kinds = dict(kinds)
         self._patterns_changed = patterns_changed or (lambda: None)
         self._indexes = {resource: ReferenceIndex(changed) for resource in self._kinds}
         self._kept: dict[str, dict[ObjectKey, Kept]] = defaultdict(dict)
@@ -307,6 +310,19 @@ class Holders:
             if rules.chooses or rules.binds
         }
         self._linked_resources = frozenset(self._links.values())
+
+    def add(self, resource: str, rules: KindRules) -> None:
+        """A further source; not one that takes part in a join."""
+        self._kinds[resource] = rules
+        self._indexes[resource] = ReferenceIndex(self._changed)
+
+    def drop(self, resource: str) -> None:
+        """A source that was added holds nothing any more."""
+        index = self._indexes.get(resource)
+        if index is not None:
+            for referrer in index.all():
+                index.remove(referrer)
+            del self._indexes[resource], self._kinds[resource]
 
     def put(self, resource: str, key: ObjectKey, kept: Kept | None) -> None:
         """Say what is there now; None: it is gone."""

@@ -50,6 +50,10 @@ class ReferenceIndex:
         """What the referrer refers to, empty for one that is not known."""
         return self._keys.get(referrer, ())
 
+    def all(self) -> list[ObjectKey]:
+        """Every referrer."""
+        return list(self._keys)
+
     def keys(self) -> Iterable[ConfigKey]:
         """Every ConfigKey with a referrer."""
         return self._referrers.keys()

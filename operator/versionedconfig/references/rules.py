@@ -81,12 +81,14 @@ class KindField(_Struct, frozen=True):
     """The kind where the field is empty."""
 
 
-class ReferenceRule(_Struct, frozen=True):
+class FieldRule(_Struct, frozen=True):
     """One field that holds the name of a config object."""
 
     path: str
     """To the name, from the object's root or, in a fragment, from where the fragment is included."""
-    to: Literal["ConfigMap", "Secret"] | KindField
+    to: Literal["ConfigMap", "Secret"] | None = None
+    """The kind of the object; or it stands beside the name, as `kind_field` says. One of both."""
+    kind_field: KindField | None = None
     namespace: list[str] = msgspec.field(default_factory=lambda: [OWN])
     """Where the object's namespace stands; the first that is not empty counts, and without any there is no reference.
     `own`, a field beside the name, a path from the same root as `path` (it begins with a dot), or `=` and the namespace
@@ -139,7 +141,7 @@ class KindRules(_Struct, frozen=True):
     holds: bool | None = None
     """Its objects keep protection on. By default cluster-scoped kinds do."""
     include: list[Include] = []
-    references: list[ReferenceRule] = []
+    references: list[FieldRule] = []
     chooses: Chooses | None = None
     binds: str = ""
     """A binding of admission policies: the resource of its policies, on which the kind of its parameter stands."""
@@ -167,20 +169,20 @@ class KindRules(_Struct, frozen=True):
 class Catalogue(_Struct, frozen=True):
     """All rules."""
 
-    fragments: dict[str, list[ReferenceRule]]
+    fragments: dict[str, list[FieldRule]]
     kinds: list[KindRules]
     unrelated: list[Unrelated]
 
 
-def expand(
-    kind: KindRules, fragments: Mapping[str, list[ReferenceRule]]
-) -> Iterator[tuple[Path, ReferenceRule]]:
+def expand(kind: KindRules, fragments: Mapping[str, list[FieldRule]]) -> Iterator[tuple[Path, FieldRule]]:
     """Every rule of a kind, those of its fragments included, with the root that its paths start from.
 
     Raises:
-        ValueError: a path is none, or a fragment is not known.
+        ValueError: a path is none, a fragment is not known, or a rule does not tell the kind in exactly one way.
     """
     for rule in kind.references:
+        if (rule.to is None) == (rule.kind_field is None):
+            raise ValueError(f"{rule.path}: give either to, or kindField")
         yield (), rule
     for include in kind.include:
         if include.fragment not in fragments:
