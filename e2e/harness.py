@@ -503,6 +503,8 @@ class Operator:
         self.log_file = log_file
         self.linger_seconds = linger_seconds
         self.process: subprocess.Popen[bytes] | None = None
+        self.options: tuple[str, ...] = ()
+        """Those of the last start."""
         self._log_start = 0
         self._metrics_port = 0
         self._health_port = 0
@@ -525,6 +527,7 @@ class Operator:
         """Start it, with further options, and wait until it works. It ends with this process at the latest, or goes on and ends when the file
         `beside` vanishes."""
         assert not self.running, "the operator runs already"
+        self.options = options
         self._log_start = len(self.log)
         self._metrics_port, self._health_port = free_port(), free_port()
         command = [

@@ -24,7 +24,9 @@ class LiveLists:
         self._next: asyncio.Task[Holders] | None = None
         """Not begun yet, so whoever asks now may have its answer."""
 
-    async def held(self, namespace: str, lives: list[Incarnation]) -> set[ConfigKey]:
+    async def held(
+        self, namespace: str, lives: list[Incarnation], *, pods_only: bool = False
+    ) -> set[ConfigKey]:
         """Which of these incarnations of one namespace something holds. Raises ApiError where a list failed: then
         nothing is known."""
         names = {(life.key.kind, life.key.name) for life in lives}
@@ -33,7 +35,7 @@ class LiveLists:
         async for page in self._api.list_pages(path, item=PodItem, field_selector=RUNNING_PODS):
             for pod in page.items:
                 used.update(name for name in referenced_names(pod.spec) if name in names)
-        others = await self._others()
+        others = Holders({}) if pods_only else await self._others()
         return {life.key for life in lives if (life.key.kind, life.key.name) in used or others.held(life)}
 
     async def _others(self) -> Holders:

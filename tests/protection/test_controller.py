@@ -9,12 +9,19 @@ from tests.kube.conftest import api, kubeconfig, server  # noqa: F401 - fixtures
 from tests.kube.scripted import Answer, ScriptedServer, status
 from versionedconfig.kube.api import Api, ApiError
 from versionedconfig.live import LiveLists
-from versionedconfig.model import IN_USE_FINALIZER, ConfigKey, Incarnation, ObjectKey
+from versionedconfig.model import (
+    IN_USE_FINALIZER,
+    QUARANTINE_ANNOTATION,
+    ConfigKey,
+    Incarnation,
+    Node,
+    ObjectKey,
+)
 from versionedconfig.observability.metrics import Metrics
 from versionedconfig.protection.controller import ProtectionController
 from versionedconfig.references import Kept
 from versionedconfig.settings import Settings
-from versionedconfig.view import View
+from versionedconfig.view import Namespace, View
 
 LIVE_LIST = "/api/v1/namespaces/shop/pods"
 
@@ -83,7 +90,6 @@ async def test_released_after_lingering_and_a_live_list(fixture: Fixture) -> Non
         "app": {
             "metadata": {
                 "uid": "uid-app",
-                "resourceVersion": "7",
                 "$deleteFromPrimitiveList/finalizers": [IN_USE_FINALIZER],
             }
         }
@@ -177,3 +183,134 @@ async def test_another_life_lingers_anew(fixture: Fixture) -> None:
     await fixture.controller.reconcile("shop", [key])
 
     assert not fixture.server.requests
+
+
+# -- losses ----------------------------------------------------------------------------------------------------------
+
+
+def bypasses(fixture: Fixture) -> dict[str, float]:
+    """What was counted, by how."""
+    return {
+        how: fixture.metrics.registry.get_sample_value(
+            "versionedconfig_finalizer_bypasses_total", {"how": how}
+        )
+        or 0
+        for how in ("stripped", "race")
+    }
+
+
+def held_by_a_pod(fixture: Fixture, key: ConfigKey) -> None:
+    pod = Kept("shop", "holder", "u", "9", (key,))
+    fixture.view.holders.put("pods", ObjectKey("shop", "holder"), pod)
+
+
+async def test_an_object_in_use_that_vanishes_is_counted(fixture: Fixture) -> None:
+    """G20"""
+    key = fixture.protected("app")
+    held_by_a_pod(fixture, key)
+    fixture.controller.enqueue(key)
+
+    fixture.view.config_maps._remove(ObjectKey("shop", "app"))
+    fixture.controller.enqueue(key)
+    fixture.controller.enqueue(key)
+
+    assert bypasses(fixture) == {"stripped": 1, "race": 0}
+
+
+async def test_a_deletion_that_won_against_our_patch_is_counted(fixture: Fixture) -> None:
+    """k/k#77988: the patch was answered with 200, and the object is gone without ever having shown the finalizer."""
+    key = ConfigKey("ConfigMap", "shop", "app")
+    fixture.view.config_maps._upsert(Incarnation(key, "uid-app", "7", immutable=True))
+    held_by_a_pod(fixture, key)
+    await fixture.controller.reconcile("shop", [key])
+    assert list(fixture.patches) == ["app"]
+
+    again = Incarnation(key, "uid-2", "9", immutable=True)
+    fixture.view.config_maps._upsert(again)
+    fixture.controller.enqueue(key)
+
+    assert bypasses(fixture) == {"stripped": 0, "race": 1}
+
+
+async def test_what_was_released_or_is_no_longer_held_is_no_loss(fixture: Fixture) -> None:
+    released, unheld = fixture.protected("released"), fixture.protected("unheld")
+    for key in (released, unheld):
+        fixture.controller.enqueue(key)
+    await fixture.unused_for(60, released)
+    fixture.live_pods()
+    await fixture.controller.reconcile("shop", [released])
+    held_by_a_pod(fixture, released)
+
+    for key in (released, unheld):
+        fixture.view.config_maps._remove(ObjectKey("shop", key.name))
+        fixture.controller.enqueue(key)
+
+    assert bypasses(fixture) == {"stripped": 0, "race": 0}
+
+
+# -- exceptions ------------------------------------------------------------------------------------------------------
+
+
+async def test_broken_glass_releases_without_asking(fixture: Fixture) -> None:
+    key = fixture.protected("app")
+    held_by_a_pod(fixture, key)
+    life = Incarnation(key, "uid-app", "8", immutable=True, in_use=True, release="the reason")
+    fixture.view.config_maps._upsert(life)
+    fixture.server.fail("get", 404)  # the Event is not there yet
+
+    await fixture.controller.reconcile("shop", [key])
+
+    assert LIVE_LIST not in fixture.asked
+    assert fixture.patches["app"]["metadata"] == {
+        "uid": "uid-app",
+        "$deleteFromPrimitiveList/finalizers": [IN_USE_FINALIZER],
+    }
+    (event,) = fixture.server.asked("create")
+    assert "1 object that uses it: the reason" in json.loads(event.body)["message"]
+
+
+async def test_broken_glass_does_not_wait_for_its_event(fixture: Fixture) -> None:
+    key = fixture.protected("app")
+    life = Incarnation(key, "uid-app", "8", immutable=True, in_use=True, release="the reason")
+    fixture.view.config_maps._upsert(life)
+    fixture.server.fail("get", 403)
+
+    await fixture.controller.reconcile("shop", [key])
+
+    assert list(fixture.patches) == ["app"]
+
+
+async def test_a_namespace_that_goes_asks_for_its_pods_alone(fixture: Fixture) -> None:
+    """G18"""
+    key = fixture.protected("app")
+    fixture.view.namespaces._upsert(Namespace("shop", "u", "1", deleting=True, ignored=False))
+    fixture.view.holders.put("persistentvolumes", ObjectKey("", "pv"), Kept("", "pv", "u", "1", (key,)))
+    fixture.live_pods()
+
+    await fixture.controller.reconcile("shop", [key])
+
+    assert fixture.asked == [LIVE_LIST]
+    assert list(fixture.patches) == ["app"]
+
+
+async def test_a_pod_taken_by_force_is_written_down_and_holds(fixture: Fixture) -> None:
+    key = fixture.protected("app")
+    fixture.view.nodes._upsert(Node("node-0", "u", "1", "boot-1", ready=False))
+    fixture.controller.pod_taken("node-0", (key,))
+    await fixture.controller.reconcile("shop", [key])
+    written = fixture.patches["app"]["metadata"]["annotations"][QUARANTINE_ANNOTATION]
+
+    life = Incarnation(key, "uid-app", "8", immutable=True, in_use=True, quarantine=written)
+    fixture.view.config_maps._upsert(life)
+    fixture.server.requests.clear()
+    fixture.now = 1000
+    await fixture.controller.reconcile("shop", [key])
+    assert not fixture.server.requests
+
+    # Another boot: whatever ran there is gone.
+    fixture.view.nodes._upsert(Node("node-0", "u", "2", "boot-2", ready=True))
+    await fixture.controller.reconcile("shop", [key])
+    fixture.now = 2000
+    fixture.live_pods()
+    await fixture.controller.reconcile("shop", [key])
+    assert fixture.patches["app"]["metadata"]["annotations"] == {QUARANTINE_ANNOTATION: None}

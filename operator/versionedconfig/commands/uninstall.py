@@ -130,7 +130,7 @@ async def _free(api: Api, plural: str, meta: _Metadata) -> Outcome:
     deadline = time.monotonic() + GUARD_SECONDS
     while True:
         try:
-            return await remove_finalizer(api, path, meta.uid, "", IN_USE_FINALIZER, annotation)
+            return await remove_finalizer(api, path, meta.uid, IN_USE_FINALIZER, annotation)
         except ApiError as error:
             if GUARD_BINDING not in error.message or time.monotonic() > deadline:
                 raise

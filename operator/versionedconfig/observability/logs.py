@@ -23,10 +23,22 @@ class KeyValueFormatter(logging.Formatter):
         )
 
 
+class Transient(logging.Filter):
+    """What is going to be tried again is a warning: kopf calls each failed request of its watch an error, and while an API
+    server restarts there are several."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Lowers the level, and keeps the record."""
+        if record.levelno == logging.ERROR and "will retry" in str(record.msg):
+            record.levelno, record.levelname = logging.WARNING, "WARNING"
+        return True
+
+
 def configure_logging() -> None:
     """Log to stderr at INFO. DEBUG is not offered: kopf would log whole bodies, and they hold content."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         KeyValueFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s", datefmt="%Y-%m-%dT%H:%M:%S")
     )
+    handler.addFilter(Transient())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

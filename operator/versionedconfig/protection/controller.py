@@ -111,13 +111,16 @@ class ProtectionController:
                 self._forget(key)
                 continue
             await self._write_down(incarnation)
-            held = self._view.holders.held(incarnation)
+            terminating = self._view.terminating(namespace)
+            # A namespace that goes wins over everything but its own pods: whatever refers from outside would keep it for
+            # ever.
+            held = self._view.holders.held(incarnation, pods_only=terminating)
             unused = self._unused_seconds(incarnation, held)
             situation = Situation(
                 incarnation=incarnation,
                 held=held,
                 namespace_excluded=self._settings.excluded(namespace),
-                namespace_terminating=self._view.terminating(namespace),
+                namespace_terminating=terminating,
                 looked_after=self._settings.looks_after(incarnation) and not self._view.ignored(namespace),
                 quarantined=self._quarantined(incarnation),
                 unused_seconds=unused,
@@ -167,22 +170,26 @@ class ProtectionController:
 
     async def _release_unheld(self, namespace: str, candidates: list[Incarnation]) -> None:
         """Release those that a live list proves to be unheld. Fails closed: an error here releases nothing."""
+        terminating = self._view.terminating(namespace)
         try:
-            held = await self._live.held(namespace, candidates)
+            held = await self._live.held(namespace, candidates, pods_only=terminating)
         except Exception:
             self._metrics.usage_check_errors.inc()
             raise
         for incarnation in candidates:
             key = incarnation.key
-            if key in held or self._view.holders.held(incarnation) or self._taken.get(key):
+            still_held = self._view.holders.held(incarnation, pods_only=terminating)
+            if key in held or still_held or (self._taken.get(key) and not terminating):
                 # The mirror lags: the holder's event will come, but do not rely on it.
                 self.queue.add_after(key, 1.0)
                 continue
-            outcome = await self._remove(incarnation, incarnation.resource_version)
+            outcome = await self._remove(incarnation)
             if outcome is Outcome.DONE:
                 logger.info("released", extra={"config": str(key)})
-            elif outcome is Outcome.CONFLICT:
-                self.queue.add_after(key, 0.2)
+                if terminating and (others := self._view.holders.referrers(incarnation)):
+                    # An Event would be refused: its namespace takes nothing new.
+                    first = ", ".join(map(str, others[:3]))
+                    logger.warning("went with its namespace", extra={"config": str(key), "used_by": first})
 
     async def _break_glass(self, incarnation: Incarnation) -> None:
         """At once and whatever holds it; the Event first, since the object may be gone afterwards."""
@@ -200,12 +207,12 @@ class ProtectionController:
             )
         except ApiError as error:
             logger.warning("Event refused", extra={"config": str(key), "status": error.status})
-        outcome = await self._remove(incarnation, "")
+        outcome = await self._remove(incarnation)
         if outcome is Outcome.DONE:
             self._metrics.break_glass.inc()
             logger.warning("released by annotation", extra={"config": str(key), "holders": holders})
 
-    async def _remove(self, incarnation: Incarnation, resource_version: str) -> Outcome:
+    async def _remove(self, incarnation: Incarnation) -> Outcome:
         key = incarnation.key
         guarded = self._guarded.pop(key, None)
         try:
@@ -213,7 +220,6 @@ class ProtectionController:
                 self._api,
                 api_path(key),
                 incarnation.uid,
-                resource_version,
                 IN_USE_FINALIZER,
                 QUARANTINE_ANNOTATION if incarnation.quarantine else "",
             )
@@ -223,6 +229,9 @@ class ProtectionController:
             raise
         if outcome is not Outcome.DONE and guarded is not None:
             self._guarded[key] = guarded
+        if outcome is Outcome.CONFLICT:
+            # The API server tries a patch without resourceVersion several times by itself before it says so.
+            self.queue.add_after(key, 0.2)
         self._metrics.finalizer("remove", outcome.name.lower())
         return outcome
 

@@ -31,6 +31,7 @@ from versionedconfig.references.rules import (
 )
 from versionedconfig.references.selector import Requirement, Selector, matches
 
+PODS: Final = "pods"
 BOTH: Final = frozenset({CONFIG_MAP, SECRET})
 
 
@@ -341,8 +342,10 @@ class Holders:
             for dependent, its_key in list(self._linked.get((resource, key.name), ())):
                 self._refresh(dependent, its_key, self._kept[dependent][its_key])
 
-    def held(self, life: Incarnation) -> bool:
+    def held(self, life: Incarnation, *, pods_only: bool = False) -> bool:
         """Something refers to it that keeps protection on."""
+        if pods_only:
+            return bool(self._indexes[PODS].referrers(life.key))
         return any(index.referrers(life.key) for index in self._indexes.values()) or any(
             pattern.matches(life) for patterns in self._patterns.values() for pattern in patterns
         )
