@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit e2e bench lock clean
+.PHONY: help demo test check e2e storm bench lock clean
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -35,7 +35,11 @@ check: $(READY) ## Lint, types, import directions and the fast tests
 
 e2e: $(READY) ## The scenarios on the local cluster (or on KUBECONFIG)
 	$(BIN)/python -m e2e.cluster build
-	$(BIN)/pytest e2e --timeout 300
+	$(BIN)/pytest e2e --timeout 300 -n auto --dist loadfile
+
+storm: $(READY) ## The random storm at full length, and the crashes; prints the seed that replays it (E2E_SEED)
+	$(BIN)/python -m e2e.cluster build
+	E2E_STORM=2000 E2E_CRASHES=20 $(BIN)/pytest e2e/scenarios/test_storm.py e2e/scenarios/test_crashes.py --timeout 300 -s
 
 bench: $(READY) ## Speed and memory, each as a ratio to a floor measured in the same run
 	$(BIN)/python -m e2e.bench

@@ -92,6 +92,11 @@ def audit_log(cluster: Cluster) -> Path:
     return cluster.audit_log
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Two clusters side by side where they are ours; in somebody else's two operators would fight."""
+    return 2 if clusters.provide.is_local() else 0
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests on a cluster take longer than others, and the first one waits for the cluster to be built."""
     for item in items:

@@ -116,9 +116,14 @@ def find(name: str = "tests", nodes: int = 3, progress: Progress = quiet) -> Ite
             yield cluster
 
 
+def is_local() -> bool:
+    """`find` would give a local cluster of its own."""
+    return not os.environ.get("KUBECONFIG") and not _docker_answers()
+
+
 def prepare(progress: Progress = quiet) -> None:
     """Build what `find` would, so that no test has to wait for it."""
-    if not os.environ.get("KUBECONFIG") and not _docker_answers():
+    if is_local():
         build.programs(progress)
 
 

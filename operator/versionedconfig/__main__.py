@@ -34,6 +34,13 @@ class Format(StrEnum):
     JSON = "json"
 
 
+class PodsDo(StrEnum):
+    """What pods of a sort do."""
+
+    HOLD = "hold"
+    FOLLOW = "follow"
+
+
 class Mode(StrEnum):
     """What the operator does."""
 
@@ -92,6 +99,18 @@ def run(
             "operator needs the right to list and watch it.",
         ),
     ] = None,
+    finished_pods: Annotated[
+        PodsDo,
+        typer.Option(
+            envvar="VERSIONEDCONFIG_FINISHED_PODS", help="Whether pods that have ended keep protection on."
+        ),
+    ] = PodsDo.FOLLOW,
+    pending_pods: Annotated[
+        PodsDo,
+        typer.Option(
+            envvar="VERSIONEDCONFIG_PENDING_PODS", help="Whether pods without a node keep protection on."
+        ),
+    ] = PodsDo.HOLD,
     quarantine_seconds: Annotated[
         float,
         typer.Option(
@@ -139,6 +158,8 @@ def run(
         selector=selector,
         namespaces=frozenset(protect_namespace or ()),
         hold=tuple(hold or ()),
+        finished_pods_hold=finished_pods is PodsDo.HOLD,
+        pending_pods_hold=pending_pods is PodsDo.HOLD,
         quarantine_seconds=quarantine_seconds,
         linger_seconds=linger_seconds,
         resync_seconds=resync_seconds,

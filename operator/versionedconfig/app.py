@@ -34,8 +34,8 @@ class Operator:
     """Everything that runs, and the tasks it runs in. Ends the process when one of them ends."""
 
     def __init__(self, api: Api, settings: Settings, metrics: Metrics, stop: asyncio.Event) -> None:
-        self.view = View(api, settings.hold)
-        live = LiveLists(api, lambda: self.view.sources)
+        self.view = View(api, settings)
+        live = LiveLists(api, lambda: self.view.sources, settings.pod_selector)
         self.rules = RuleBook(api, self.view, observe=settings.observe)
         self.protection = ProtectionController(api, self.view, live, settings, metrics)
         self.rollouts = RolloutController(api, self.view, metrics)
@@ -46,6 +46,7 @@ class Operator:
         self._stop = stop
         self._tasks: list[asyncio.Task[None]] = []
 
+        metrics.unresolved(lambda: self.view.holders.unresolved)
         self.view.config_changed = self.protection.enqueue
         self.view.usage_changed = self.versions.touched_by
         self.view.version_changed = self.versions.touched

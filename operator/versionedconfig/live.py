@@ -9,17 +9,25 @@ from collections.abc import Callable, Iterable
 from versionedconfig.kube.api import Api, ApiError
 from versionedconfig.model import ConfigKey, Incarnation, ObjectKey
 from versionedconfig.references import Holders, Source, referenced_names
-from versionedconfig.view import RUNNING_PODS, PodItem
+from versionedconfig.settings import Settings
+from versionedconfig.view import PodItem
 
 
 class LiveLists:
     """One for the process: questions about different namespaces that come at the same time share the lists of
     cluster-scoped kinds."""
 
-    def __init__(self, api: Api, sources: Callable[[], Iterable[Source]]) -> None:
-        """`sources` tells all kinds but pods that hold, or help to read one that does."""
+    def __init__(
+        self, api: Api, sources: Callable[[], Iterable[Source]], pod_selector: str = Settings().pod_selector
+    ) -> None:
+        """
+        Args:
+            sources: tells all kinds but pods that hold, or help to read one that does.
+            pod_selector: field selector of pods that hold.
+        """
         self._api = api
         self._sources = sources
+        self._pod_selector = pod_selector
         self._running: asyncio.Task[Holders] | None = None
         self._next: asyncio.Task[Holders] | None = None
         """Not begun yet, so whoever asks now may have its answer."""
@@ -32,7 +40,7 @@ class LiveLists:
         names = {(life.key.kind, life.key.name) for life in lives}
         used: set[tuple[str, str]] = set()
         path = f"/api/v1/namespaces/{namespace}/pods"
-        async for page in self._api.list_pages(path, item=PodItem, field_selector=RUNNING_PODS):
+        async for page in self._api.list_pages(path, item=PodItem, field_selector=self._pod_selector):
             for pod in page.items:
                 used.update(name for name in referenced_names(pod.spec) if name in names)
         others = Holders({}) if pods_only else await self._others()

@@ -24,6 +24,10 @@ class Settings:
     """Where objects are protected; everywhere if empty."""
     hold: tuple[str, ...] = ()
     """Kinds of the catalogue that hold beside Pods and cluster-scoped ones, as `ingresses.networking.k8s.io`."""
+    finished_pods_hold: bool = False
+    """Pods that have succeeded or failed hold until they are deleted."""
+    pending_pods_hold: bool = True
+    """Pods hold before they have a node."""
     quarantine_seconds: float = 3600.0
     """How long at most a force-deleted pod holds whose node is not heard of."""
     linger_seconds: float = 60.0
@@ -35,6 +39,17 @@ class Settings:
     health_port: int = 8081
     """/healthz; 0 turns it off."""
     system_namespaces: frozenset[str] = field(default=SYSTEM_NAMESPACES)
+
+    @property
+    def pod_selector(self) -> str:
+        """Field selector of the pods that hold.
+
+        A finished pod's containers never start again and the kubelet has dropped its references (kubelet.go,
+        SyncTerminatedPod): to the mirror it is gone when it finishes. Lists that confirm a release use the same selector.
+        """
+        unfinished = () if self.finished_pods_hold else ("status.phase!=Succeeded", "status.phase!=Failed")
+        scheduled = () if self.pending_pods_hold else ("spec.nodeName!=",)
+        return ",".join((*unfinished, *scheduled))
 
     def looks_after(self, life: Incarnation) -> bool:
         """It is one of those to be protected."""

@@ -4,6 +4,7 @@ Knows which kinds are watched and what is kept of each; knows nothing of what is
 are told keys, never objects.
 """
 
+import dataclasses
 import sys
 import time
 from collections import defaultdict
@@ -38,11 +39,8 @@ from versionedconfig.references import (
     referenced_names,
 )
 from versionedconfig.references.index import Keys
+from versionedconfig.settings import Settings
 from versionedconfig.workload import DeploymentState, Revision, Workload, health
-
-RUNNING_PODS = "status.phase!=Succeeded,status.phase!=Failed"
-"""A finished pod's containers never start again and the kubelet has dropped its references (kubelet.go,
-SyncTerminatedPod): to the mirror it is gone when it finishes. Lists that confirm a release use the same selector."""
 
 NEVER_TOUCHED = frozenset(
     {"helm.sh/release.v1", "kubernetes.io/service-account-token", "bootstrap.kubernetes.io/token"}
@@ -281,7 +279,7 @@ def _revision(meta: _Metadata) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= MAX_REVISION_DIGITS else 0
 
 
-PODS = Resource(name="pods", path="/api/v1/pods", item=PodItem, project=pod_kept, field_selector=RUNNING_PODS)
+PODS = Resource(name="pods", path="/api/v1/pods", item=PodItem, project=pod_kept)
 CONFIG_MAPS = Resource(
     name="configmaps", path="/api/v1/configmaps", item=ConfigItem, project=incarnation("ConfigMap")
 )
@@ -338,7 +336,7 @@ class View:
         revisions: ReplicaSets by the ConfigKeys of theirs.
     """
 
-    def __init__(self, api: Api, hold: Collection[str] = ()) -> None:
+    def __init__(self, api: Api, settings: Settings) -> None:
         self._api = api
         self.config_changed: Callable[[ConfigKey], None] = _ignore
         """An incarnation came, went or changed, or its set of holders became empty or stopped being so."""
@@ -353,7 +351,7 @@ class View:
         self.pod_taken: Callable[[str, Keys], None] = _ignore
         """A pod was force-deleted: its node, and what it referred to."""
 
-        self.sources: list[Source] = [*holder_sources(hold)]
+        self.sources: list[Source] = [*holder_sources(settings.hold)]
         """Of holders other than pods, and of what helps to read them."""
         kinds = {"pods": PODS_RULES, **{source.id: source.rules for source in self.sources}}
         self.holders = Holders(kinds, self._holders_changed, self._patterns_changed)
@@ -362,7 +360,8 @@ class View:
         self._owned: defaultdict[ObjectKey, set[ConfigKey]] = defaultdict(set)
 
         self.nodes: Mirror[Node] = Mirror(api, NODES, _ignore)
-        self.pods: Mirror[PodKept] = Mirror(api, PODS, self._on_pod)
+        pods = dataclasses.replace(PODS, field_selector=settings.pod_selector)
+        self.pods: Mirror[PodKept] = Mirror(api, pods, self._on_pod)
         self.config_maps: Mirror[Incarnation] = Mirror(api, CONFIG_MAPS, self._on_config)
         self.secrets: Mirror[Incarnation] = Mirror(api, SECRETS, self._on_config)
         self.namespaces: Mirror[Namespace] = Mirror(api, NAMESPACES, self._on_namespace)

@@ -32,9 +32,9 @@ class Fixture:
     def __init__(self, api: Api, server: ScriptedServer) -> None:  # noqa: F811
         self.server = server
         self.now = 0.0
-        self.view = View(api)
-        self.metrics = Metrics()
         settings = Settings(linger_seconds=10)
+        self.view = View(api, settings)
+        self.metrics = Metrics()
         live = LiveLists(api, lambda: ())
         self.controller = ProtectionController(
             api, self.view, live, settings, self.metrics, clock=lambda: self.now

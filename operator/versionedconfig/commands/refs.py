@@ -10,7 +10,8 @@ from versionedconfig.kube.api import Api, ApiError
 from versionedconfig.model import ConfigKey, Incarnation, ObjectKey
 from versionedconfig.references import Holders
 from versionedconfig.references.rules import path_text
-from versionedconfig.view import CONFIG_MAPS, RUNNING_PODS, SECRETS, ConfigItem, api_path
+from versionedconfig.settings import Settings
+from versionedconfig.view import CONFIG_MAPS, SECRETS, ConfigItem, api_path
 
 
 class Use(msgspec.Struct, frozen=True, order=True):
@@ -47,7 +48,7 @@ async def find(api: Api, key: ConfigKey) -> Answer:
     uses: list[Use] = []
     for source in sources:
         rules = source.rules
-        selector = RUNNING_PODS if rules.resource == "pods" else ""
+        selector = Settings().pod_selector if rules.resource == "pods" else ""
         elsewhere = source.crosses or rules.chooses is not None
         async for item in items(
             api, source, unseen, namespace=key.namespace, elsewhere=elsewhere, field_selector=selector
@@ -64,6 +65,10 @@ async def find(api: Api, key: ConfigKey) -> Answer:
         if referrer not in direct:
             field = ".spec.paramRef" if referrer.kind.endswith("Binding") else "(by its class)"
             uses.append(Use(*referrer, field, True, False))
+    named = {(use.kind, use.namespace, use.name) for use in uses}
+    for referrer in holders.possible(life or Incarnation(key, "", "", immutable=True)):
+        if referrer not in named:
+            uses.append(Use(*referrer, ".spec.paramRef (of any namespace: possible)", False, False))
     return Answer(
         kind=key.kind,
         namespace=key.namespace,

@@ -19,8 +19,8 @@ from versionedconfig.commands.reading import Unseen, all_sources, items
 from versionedconfig.kube.api import Api, ApiError
 from versionedconfig.model import ConfigKey, Incarnation, ObjectKey
 from versionedconfig.references import Holders, PodSpec, pod_references
-from versionedconfig.settings import SYSTEM_NAMESPACES
-from versionedconfig.view import CONFIG_MAPS, NEVER_TOUCHED, RUNNING_PODS, SECRETS, ConfigItem
+from versionedconfig.settings import SYSTEM_NAMESPACES, Settings
+from versionedconfig.view import CONFIG_MAPS, NEVER_TOUCHED, SECRETS, ConfigItem
 
 
 class What(StrEnum):
@@ -243,7 +243,7 @@ async def scan(api: Api, namespace: str = "") -> Report:
             or rules.resource.endswith(("policies.admissionregistration.k8s.io", ".apps", ".batch"))
         ):
             continue
-        selector = RUNNING_PODS if rules.resource == "pods" else ""
+        selector = Settings().pod_selector if rules.resource == "pods" else ""
         async for item in items(api, source, unseen, namespace=namespace, field_selector=selector):
             kept = source.kept(item)
             if rules.kind in ("Deployment", "StatefulSet", "DaemonSet", "CronJob"):
@@ -254,7 +254,7 @@ async def scan(api: Api, namespace: str = "") -> Report:
     uses: list[Consumption] = []
     path = f"/api/v1/namespaces/{namespace}/pods" if namespace else "/api/v1/pods"
     try:
-        async for pods in api.list_pages(path, item=Pod, field_selector=RUNNING_PODS):
+        async for pods in api.list_pages(path, item=Pod, field_selector=Settings().pod_selector):
             for pod in pods.items:
                 uses += consumptions(pod)
     except ApiError as error:

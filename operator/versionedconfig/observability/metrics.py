@@ -3,6 +3,8 @@
 Names of objects stand only on series that exist while something is wrong.
 """
 
+from collections.abc import Callable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
 from versionedconfig.model import ConfigKey
@@ -54,6 +56,11 @@ class Metrics:
             ["action"],
             registry=self.registry,
         )
+        self._unresolved = Gauge(
+            "versionedconfig_unresolved_references",
+            "References of classes with variables that nothing gives a value to: they hold nothing.",
+            registry=self.registry,
+        )
         self.requests = Counter(
             "versionedconfig_api_requests_total",
             "Requests to the API server.",
@@ -82,6 +89,10 @@ class Metrics:
     def finalizer(self, action: str, outcome: str) -> None:
         """Count one finalizer patch."""
         self._finalizer.labels(action, outcome).inc()
+
+    def unresolved(self, number: Callable[[], int]) -> None:
+        """Where the number of unresolved references is asked for."""
+        self._unresolved.set_function(number)
 
     def bypass(self, how: str) -> None:
         """Count an object in use that vanished."""

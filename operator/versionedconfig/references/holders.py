@@ -303,6 +303,7 @@ class Holders:
         self._kept: dict[str, dict[ObjectKey, Kept]] = defaultdict(dict)
         """Of kinds that take part in a join."""
         self._patterns: dict[tuple[str, ObjectKey], tuple[Pattern, ...]] = {}
+        self._unresolved: dict[tuple[str, ObjectKey], int] = {}
         self._linked: defaultdict[tuple[str, str], set[tuple[str, ObjectKey]]] = defaultdict(set)
         """By resource and name of the linked class or policy: who depends on it."""
         self._links = {
@@ -364,19 +365,39 @@ class Holders:
         ]
         return found
 
+    def possible(self, life: Incarnation) -> list[Referrer]:
+        """Who may refer to it, where the name alone does not prove it."""
+        return [
+            Referrer(self._kinds[resource].kind, *key)
+            for (resource, key), patterns in self._patterns.items()
+            if any(pattern._replace(asked=False).matches(life) for pattern in patterns)
+        ]
+
+    @property
+    def unresolved(self) -> int:
+        """References with variables that nothing gives a value to."""
+        return sum(self._unresolved.values())
+
     def _refresh(self, resource: str, key: ObjectKey, kept: Kept | None) -> None:
         keys = kept.keys if kept is not None else ()
         patterns: tuple[Pattern, ...] = ()
+        unresolved = 0
         if kept is not None and kept.choice is not None:
             chosen = self._kept[self._links[resource]].get(ObjectKey("", kept.choice.link))
             if chosen is not None:
-                keys = tuple(sorted({*keys, *resolve(chosen.templates, kept.choice)}))
+                found = set(resolve(chosen.templates, kept.choice))
+                unresolved = len(chosen.templates) - len(found)
+                keys = tuple(sorted({*keys, *found}))
         if kept is not None and kept.parameter is not None:
             policy = self._kept[self._links[resource]].get(ObjectKey("", kept.parameter.policy))
             # The policy may come later: until then its parameter may be of either kind.
             kinds = BOTH if policy is None else policy.parameter_kinds or frozenset()
             keys, patterns = _parameters(kept.parameter, kinds)
         self._indexes[resource].put(key, keys)
+        if unresolved:
+            self._unresolved[resource, key] = unresolved
+        else:
+            self._unresolved.pop((resource, key), None)
         if self._patterns.get((resource, key), ()) != patterns:
             if patterns:
                 self._patterns[resource, key] = patterns
