@@ -104,6 +104,9 @@ def test_a_scan_finds_the_fault_and_what_leads_to_it(
     wait_for_rollout(kubectl, namespace)
     wait_for_rollout(kubectl, namespace, "hashed")
     kubectl("wait", "-n", namespace, "--for=condition=Ready", "pod/plain", "--timeout=60s")
+    held = {found["name"]: found for found in ask(kubectl, "scan", "-n", namespace)["held"]}
+    assert held.keys() == {"app-cfg", "app-cfg-87m5g5hd76"}
+    assert (held["app-cfg"]["holders"], held["app-cfg"]["protected"]) == (["Deployment web"], False)
     before = {(f["what"], f["name"]): f["users"] for f in ask(kubectl, "scan", "-n", namespace)["findings"]}
     assert before == {
         ("Unprotected", "app-cfg"): ["Deployment web"],

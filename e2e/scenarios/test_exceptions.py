@@ -197,6 +197,30 @@ def test_a_pod_taken_by_force_holds_while_its_node_may_run_it(
     operator.stop()
 
 
+def test_a_new_pod_holds_what_is_being_deleted(
+    stopped_operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
+) -> None:
+    """Nothing stops a pod that names a terminating object from starting."""
+    operator = stopped_operator
+    operator.start("--linger-seconds", "5")
+    spec = unscheduled(reading_pod_spec())
+    kubectl.create(namespace, config_map(), config_map("control"), pod("first", spec))
+    control = unscheduled(reading_pod_spec("control"))
+    kubectl.create(namespace, pod("control", control))
+    wait_protected(api, namespace)
+    wait_protected(api, namespace, "control")
+
+    kubectl("delete", "-n", namespace, "configmap/app-cfg", "configmap/control", "--wait=false")
+    kubectl("delete", "-n", namespace, "pod/first", "pod/control")
+    kubectl.create(namespace, pod("second", spec))
+
+    wait_gone(api, namespace, "control")
+    assert IN_USE in finalizers(fetch(api, pykube.ConfigMap, namespace, "app-cfg"))
+    kubectl("delete", "-n", namespace, "pod/second")
+    wait_gone(api, namespace)
+    operator.stop()
+
+
 def test_observing_writes_nothing(
     stopped_operator: Operator,
     kubectl: Kubectl,

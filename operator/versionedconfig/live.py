@@ -6,7 +6,7 @@ Knows which kinds hold and how to list them; decides nothing.
 import asyncio
 from collections.abc import Callable, Iterable
 
-from versionedconfig.kube.api import Api, ApiError
+from versionedconfig.kube.api import Api, ApiError, accept_list
 from versionedconfig.model import ConfigKey, Incarnation, ObjectKey
 from versionedconfig.references import Holders, Source, referenced_names
 from versionedconfig.settings import Settings
@@ -60,7 +60,9 @@ class LiveLists:
         holders = Holders({source.id: source.rules for source in sources})
         for source in sources:
             try:
-                async for page in self._api.list_pages(source.rules.api_path, item=source.item):
+                async for page in self._api.list_pages(
+                    source.rules.api_path, item=source.item, accept=accept_list(source.metadata_only)
+                ):
                     for item in page.items:
                         kept = source.kept(item)
                         holders.put(source.id, ObjectKey(kept.namespace, kept.name), kept)

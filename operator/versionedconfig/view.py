@@ -524,6 +524,7 @@ def source_resource(source: Source) -> Resource[Kept]:
         item=source.item,
         project=source.kept,
         may_be_absent=True,
+        metadata_only=source.metadata_only,
     )
 
 

@@ -331,3 +331,16 @@ def test_the_order_of_events_does_not_matter(steps: list[tuple[str, str, str]]) 
     for kind in ("Secret", "ConfigMap"):
         for name in ("x", "y", "x-x", "x-y", "y-x", "y-y"):
             assert lived.holds("infra", name, kind) == fresh.holds("infra", name, kind)
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"), [("infra/ca", True), ("ca", False), ("/ca", False), ("infra/", False), ("", False)]
+)
+def test_an_injected_authority_holds(text: str, holds: bool) -> None:
+    """cert-manager's annotation, on four cluster-scoped kinds."""
+    resource = "validatingwebhookconfigurations.admissionregistration.k8s.io"
+    annotations = {"cert-manager.io/inject-ca-from-secret": text}
+
+    assert World().there(resource, "hook", annotations=annotations).holds("infra", "ca") is holds
+    assert SOURCES[resource].metadata_only
+    assert not SOURCES["persistentvolumes"].metadata_only

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from versionedconfig.kube.api import Api, ApiError, path_of
+from versionedconfig.kube.api import Api, ApiError, accept_list, path_of
 from versionedconfig.references import CATALOGUE, Source
 from versionedconfig.rulebook import REFERENCE_RULES, source_of
 
@@ -57,7 +57,12 @@ async def items(
     for place in places:
         try:
             path = path_of(rules.api_path, place)
-            async for page in api.list_pages(path, item=source.item, field_selector=field_selector):
+            async for page in api.list_pages(
+                path,
+                item=source.item,
+                field_selector=field_selector,
+                accept=accept_list(source.metadata_only),
+            ):
                 for item in page.items:
                     yield item
         except ApiError as error:

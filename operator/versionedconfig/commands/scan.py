@@ -55,13 +55,25 @@ class Finding(msgspec.Struct, frozen=True, order=True):
     """Of whom it is true: workloads, or objects without one."""
 
 
+class Held(msgspec.Struct, frozen=True, order=True):
+    """An immutable object that is in use."""
+
+    kind: str
+    namespace: str
+    name: str
+    protected: bool
+    holders: list[str]
+    """Workloads of the pods, and other objects."""
+
+
 class Report(msgspec.Struct, rename="camel"):
     """What `scan` found."""
 
     config_maps: int
     secrets: int
     immutable: int
-    immutable_in_use: int
+    held: list[Held]
+    """Immutable objects in use."""
     findings: list[Finding]
     not_looked_at: list[str]
 
@@ -140,7 +152,7 @@ class Consumption(NamedTuple):
 
 _SPEC: Final = msgspec.json.Decoder(PodSpec)
 _MOUNTS: Final = msgspec.json.Decoder(_Mounts)
-_VERSIONED: Final = re.compile(
+VERSIONED: Final = re.compile(
     r".*(-[2456789bcdfghkmt]{10}|-[0-9a-f]{6,64}|-[0-9a-z]{10}|[-.]?v?\d+([.-]\d+)*)$"
 )
 """kubectl's and kustomize's hashes, hexadecimal digests, generated names, and numbers."""
@@ -214,8 +226,19 @@ def examine(
         if not life.in_use and holders.held(life):
             others = [str(r) for r in holders.referrers(life) if r.kind != "Pod"]
             yield finding(What.UNPROTECTED, [*others, *(use.user for use in consumed)])
-        if life.key in templates and not life.owner and not _VERSIONED.fullmatch(life.name):
+        if life.key in templates and not life.owner and not VERSIONED.fullmatch(life.name):
             yield finding(What.FIXED_NAME, templates[life.key])
+
+
+def who_holds(lives: Iterable[Incarnation], uses: Iterable[Consumption], holders: Holders) -> Iterator[Held]:
+    """Of each immutable object that is in use, who uses it."""
+    users: defaultdict[ConfigKey, set[str]] = defaultdict(set)
+    for use in uses:
+        users[use.key].add(use.user)
+    for life in lives:
+        if holders.held(life):
+            others = {str(referrer) for referrer in holders.referrers(life) if referrer.kind != "Pod"}
+            yield Held(*life.key, life.in_use, sorted(others | users[life.key]))
 
 
 async def scan(api: Api, namespace: str = "") -> Report:
@@ -265,7 +288,7 @@ async def scan(api: Api, namespace: str = "") -> Report:
         config_maps=counts["configmaps"],
         secrets=counts["secrets"],
         immutable=len(immutable),
-        immutable_in_use=sum(holders.held(life) for life in immutable),
+        held=sorted(who_holds(immutable, uses, holders)),
         findings=sorted(examine(lives, uses, holders, templates), key=_order),
         not_looked_at=unseen.reasons,
     )
@@ -275,13 +298,30 @@ def _order(finding: Finding) -> tuple[int, str, str, str]:
     return list(What).index(finding.what), finding.namespace, finding.kind, finding.name
 
 
-def show(report: Report, console: Console, shown_users: int = 3) -> None:
+def _some(names: list[str], shown: int) -> str:
+    more = len(names) - shown
+    return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")
+
+
+def show(report: Report, console: Console, shown_users: int = 3, shown_objects: int = 30) -> None:
     """As tables, the worst first."""
     console.print(
         f"{report.config_maps} ConfigMaps and {report.secrets} Secrets; {report.immutable} are immutable, "
-        f"{report.immutable_in_use} of them in use.",
+        f"{len(report.held)} of them in use, {sum(held.protected for held in report.held)} protected.",
         highlight=False,
     )
+    if report.held:
+        table = Table(box=None, pad_edge=False)
+        for column in ("KIND", "NAMESPACE", "NAME", "PROTECTED", "HELD BY"):
+            table.add_column(column, overflow="fold")
+        for held in report.held[:shown_objects]:
+            protected = "yes" if held.protected else "no"
+            table.add_row(
+                held.kind, held.namespace, held.name, protected, escape(_some(held.holders, shown_users))
+            )
+        console.print(table)
+        if (more := len(report.held) - shown_objects) > 0:
+            console.print(f"and {more} more: -o json lists all")
     for what in What:
         found = [finding for finding in report.findings if finding.what == what]
         if not found:
@@ -291,8 +331,7 @@ def show(report: Report, console: Console, shown_users: int = 3) -> None:
         for column in ("KIND", "NAMESPACE", "NAME", "USED BY"):
             table.add_column(column, overflow="fold")
         for finding in found:
-            more = len(finding.users) - shown_users
-            users = ", ".join(finding.users[:shown_users]) + (f" and {more} more" if more > 0 else "")
+            users = _some(finding.users, shown_users)
             table.add_row(finding.kind, finding.namespace, finding.name, escape(users))
         console.print(table)
     if not report.findings:

@@ -32,6 +32,12 @@ METADATA_ONLY_LIST: Final = (
     "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 )
 
+
+def accept_list(metadata_only: bool) -> str:
+    """The Accept header of a list."""
+    return METADATA_ONLY_LIST if metadata_only else JSON
+
+
 PatchKind = Literal["strategic", "json", "merge"]
 _PATCH_TYPES: Final[dict[PatchKind, str]] = {
     "strategic": "application/strategic-merge-patch+json",

@@ -110,6 +110,7 @@ class Source:
         rules: of the kind.
         id: the resource; people's own rules have another one, since they may be about a kind of the catalogue too.
         item: decode objects into it.
+        metadata_only: nothing else of its objects is looked at.
         crosses: its objects may refer to another namespace than their own.
     """
 
@@ -119,6 +120,12 @@ class Source:
         self.id = id or rules.resource
         chooses = rules.chooses
         expanded = list(expand(rules, fragments))
+        self.metadata_only = rules.chooses is None and not rules.binds and not _is_policy(rules)
+        self.metadata_only &= all(
+            (*root, *parse_path(rule.path))[0] == "metadata"
+            and not any(alternative.startswith(".") for alternative in rule.namespace)
+            for root, rule in expanded
+        )
         self.crosses = any(rule.namespace != [OWN] or rule.format != "name" for _, rule in expanded)
         self._compiled = Compiled(expanded, _paths(rules), lenient=True)
         self.item: type[msgspec.Struct] = self._compiled.type
