@@ -212,6 +212,22 @@ async def test_the_log_names_the_failure_and_never_quotes_it(caplog: pytest.LogC
 
 
 @virtually
+async def test_refusals_are_an_error_when_they_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    queue = WorkQueue[str](name="protection", retry_seconds=(1, 1))
+
+    async def worker(key: str) -> None:
+        raise ApiError(403, "Forbidden", "not yet")
+
+    queue.add("shop/a")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(queue.run(worker), 20)
+
+    levels = [record.levelname for record in caplog.records]
+    assert levels[:5] == ["WARNING"] * 4 + ["ERROR"]
+    assert set(levels[4:]) == {"ERROR"}
+
+
+@virtually
 async def test_batches_are_all_ready_keys_of_a_group_one_worker_per_group() -> None:
     batches: list[tuple[float, str, list[str]]] = []
     queue = BatchQueue[str, tuple[str, str]](lambda key: key[0])

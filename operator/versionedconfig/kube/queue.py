@@ -20,6 +20,9 @@ from versionedconfig.kube.api import ApiError
 
 logger = logging.getLogger(__name__)
 
+PASSING = 4
+"""So many refusals in a row, some seconds, are a warning; more are an error."""
+
 K = TypeVar("K", bound=Hashable)
 G = TypeVar("G", bound=Hashable)
 
@@ -142,7 +145,11 @@ class BatchQueue(Generic[G, K]):
                 "error": type(error).__name__,
                 "frames": "".join(traceback.format_tb(error.__traceback__)),
             }
-        logger.error("work failed, will be repeated", extra=fields)
+        # An API server that restarts refuses a few requests: news for nobody, unless it goes on.
+        passing = isinstance(error, ApiError) and self._failures.get(keys[0], 0) < PASSING
+        logger.log(
+            logging.WARNING if passing else logging.ERROR, "work failed, will be repeated", extra=fields
+        )
         at_least = error.retry_after or 0.0 if isinstance(error, ApiError) else 0.0
         for key in keys:
             self.add_backoff(key, at_least)
