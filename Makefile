@@ -50,6 +50,6 @@ lock: $(READY) ## Write the lock files anew from pyproject.toml
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
 	  --no-emit-index-url -c requirements-dev.lock pyproject.toml -o requirements.lock
 
-clean: ## Stop the local cluster and remove the virtual environment
+clean: ## End every local cluster of this user and remove the virtual environment
 	-@$(BIN)/python -m e2e.cluster down --all
 	rm -rf $(VENV)

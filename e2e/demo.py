@@ -5,6 +5,7 @@ demonstration with exit code 1. Nothing is left behind, however it ends, unless 
 """
 
 import argparse
+import os
 import shlex
 import signal
 import subprocess
@@ -20,7 +21,7 @@ from rich.table import Table
 
 from e2e import cluster as clusters
 from e2e import harness
-from e2e.cluster import LocalCluster
+from e2e.cluster import LocalCluster, local
 from e2e.harness import Kubectl, Manifest, Operator, Reading, config_map, deployment, wait_until
 
 NAME = "demo"
@@ -347,13 +348,21 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         with ExitStack() as ending, console.status("starting a local cluster …") as status:
-            # Never a cluster that is there already: it would hold the state of an earlier demonstration.
+            # Never a cluster that is there already: it would hold the state of an earlier demonstration, and somebody may
+            # be looking around in it.
+            if keep and local.find(NAME) is not None:
+                end = f"{Path(sys.executable).relative_to(harness.ROOT)} -m e2e.cluster down --name {NAME}"
+                raise clusters.ClusterError(
+                    f"a demonstration is kept already: go on with it, or end it with: {end}"
+                )
+            name = NAME if keep else f"{NAME}-{os.getpid()}"
+
             def progress(message: str) -> None:
                 status.update(message)
                 if not console.is_terminal:
                     console.print(message)
 
-            cluster = clusters.up(NAME, tied=not keep, fresh=True, progress=progress)
+            cluster = clusters.up(name, tied=not keep, progress=progress)
             if not keep:
                 ending.enter_context(cluster)
             status.stop()

@@ -1,6 +1,7 @@
 """Live lists: shared where that is safe, and never an answer where one failed."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -66,3 +67,19 @@ async def test_questions_share_only_lists_that_begin_after_them(api: Api, server
 
     assert together <= 3
     assert lists_of(server, "/persistentvolumes") == together + 1
+
+
+async def test_only_kinds_that_can_refer_to_it_are_asked(api: Api, server: ScriptedServer) -> None:  # noqa: F811
+    """A kind that cannot be read must not keep waiting what it has nothing to do with."""
+    every = tuple(Source(kind, CATALOGUE.fragments) for kind in CATALOGUE.kinds if kind.holder)
+    server.failures["get"] += [listed() for _ in range(60)]
+
+    await LiveLists(api, lambda: every).held("shop", [replace(LIFE, key=ConfigKey("ConfigMap", "shop", "c"))])
+
+    asked = {request.path.rpartition("/")[2] for request in server.requests}
+    assert not asked & {"persistentvolumes", "storageclasses", "clusterissuers"}
+    assert {"pods", "ingressclasses", "validatingadmissionpolicybindings"} <= asked
+    server.requests.clear()
+    await LiveLists(api, lambda: every).held("cert-manager", [LIFE])
+    asked = {request.path.rpartition("/")[2] for request in server.requests}
+    assert {"persistentvolumes", "clusterissuers"} <= asked

@@ -24,7 +24,7 @@ def test_a_rule_becomes_a_source() -> None:
 
     assert source is not None
     assert (source.id, source.rules.resource, source.rules.holder) == (
-        "referencerules/widgets",
+        "referencerules/u/1",
         "widgets.example.com",
         True,
     )

@@ -25,11 +25,20 @@ Name = Annotated[str, typer.Option(help="Several clusters can run side by side."
 @cli.command()
 def up(
     name: Name = "default",
-    nodes: Annotated[int, typer.Option(min=0, help="How many nodes.")] = 3,
+    nodes: Annotated[
+        int | None, typer.Option(min=0, help="How many nodes; 3 for a new one.", show_default=False)
+    ] = None,
     fresh: Annotated[bool, typer.Option(help="Begin anew if it runs already.")] = False,
     port: Annotated[int, typer.Option(help="Of the API server; 0: any free one.")] = 0,
 ) -> None:
     """Start a cluster, or find it running. The first time its programs are built, which takes minutes."""
+    running = local.find(name)
+    if running is not None and not fresh and nodes not in (None, len(running.nodes)):
+        raise ClusterError(
+            f"{name} runs with {len(running.nodes)} nodes: leave --nodes out to go on with it, or begin anew with --fresh"
+        )
+    if nodes is None:
+        nodes = len(running.nodes) if running is not None and not fresh else 3
     with _progress() as progress:
         cluster = local.up(name, nodes, fresh=fresh, port=port, progress=progress)
     print(f"export KUBECONFIG={shlex.quote(str(cluster.kubeconfig))}")
@@ -61,14 +70,14 @@ def status(name: Name = "default") -> None:
     """Its processes and where its logs are; exits 1 if it does not run."""
     cluster = local.find(name)
     if cluster is None:
-        console.print(f"no cluster named {name} runs; start it with: python -m e2e.cluster up --name {name}")
+        start = f"no cluster named {name} runs; start it with: python -m e2e.cluster up --name {name}"
+        console.print(start, soft_wrap=True)
         sys.exit(1)
     table = Table("process", "pid", "starts", "log")
     for process, state in cluster.processes().items():
-        table.add_row(
-            process, str(state["pid"]), str(state["starts"]), str(cluster.folder / f"{process}.log")
-        )
+        table.add_row(process, str(state["pid"]), str(state["starts"]), f"{process}.log")
     Console().print(table)
+    print(f"logs: {cluster.folder}")
 
 
 @cli.command()

@@ -6,6 +6,7 @@
 import json
 import os
 import random
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -432,3 +433,106 @@ def test_ignored_objects_are_neither_collected_nor_held_for_ever(
     kubectl("delete", "-n", namespace, "configmap/held", "--wait=false")
     kubectl("delete", "-n", namespace, "pod/holder")
     wait_gone(api, namespace, "held")
+
+
+# -- objects that are meant to break a reader ------------------------------------------------------------------------
+
+
+def nested_object(kind: str, name: str, **more: Any) -> str:
+    """As deep as nobody reads; the API server takes ten thousand levels."""
+    fields = '{"f:a":' * 1500 + "{}" + "}" * 1500
+    api_version = "versionedconfig.io/v1alpha1" if kind == "VersionedConfig" else "v1"
+    entry = '{"manager":"x","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1","time":"2020-01-01T00:00:00Z"'
+    return (
+        f'{{"apiVersion":"{api_version}","kind":"{kind}","metadata":{{"name":"{name}","managedFields":[{entry}'
+        f',"fieldsV1":{fields}}}]}}, {json.dumps(more)[1:]}'
+    )
+
+
+@pytest.fixture
+def deep_reader() -> Iterator[None]:
+    """The tests' own client reads such objects too."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(60_000)
+    yield
+    sys.setrecursionlimit(before)
+
+
+def test_objects_nested_deep_stop_nobody(
+    operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, deep_reader: None, namespace: str
+) -> None:
+    """Anybody with rights in one namespace can write them."""
+    base = f"/api/v1/namespaces/{namespace}"
+    spec = unscheduled(reading_pod_spec())
+    for path, body in (
+        (f"{base}/configmaps", nested_object("ConfigMap", "app-cfg", data={"MODE": "blue"}, immutable=True)),
+        (f"{base}/pods", nested_object("Pod", "holder", spec=spec)),
+        (
+            f"/apis/versionedconfig.io/v1alpha1/namespaces/{namespace}/versionedconfigs",
+            nested_object("VersionedConfig", "app", spec={"data": {"MODE": "blue"}}),
+        ),
+    ):
+        kubectl("create", "--raw", path, "-f", "-", stdin=body)
+
+    wait_protected(api, namespace)
+    operator.kill()
+    operator.start()
+    wait_versioned(api, namespace, "app")
+    settle(kubectl, api, versions=True)
+
+
+BROKEN_CRD = "clusterissuers.cert-manager.io"
+
+
+def test_a_kind_that_cannot_be_read_stops_nothing_but_what_it_may_hold(
+    operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
+) -> None:
+    """A definition whose conversion webhook is gone, as a half-removed operator leaves it."""
+    anything = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    versions = [
+        {"name": "v1alpha2", "served": True, "storage": True, "schema": anything},
+        {"name": "v1", "served": True, "storage": False, "schema": anything},
+    ]
+    names = {"plural": "clusterissuers", "singular": "clusterissuer", "kind": "ClusterIssuer"}
+    crd = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": BROKEN_CRD},
+        "spec": {"group": "cert-manager.io", "scope": "Cluster", "names": names, "versions": versions},
+    }
+    kubectl.create(namespace, crd)
+    try:
+        kubectl("wait", "--for=condition=Established", f"crd/{BROKEN_CRD}", "--timeout=60s")
+        issuer = {
+            "apiVersion": "cert-manager.io/v1alpha2",
+            "kind": "ClusterIssuer",
+            "metadata": {"name": "i"},
+        }
+        wait_until(
+            lambda: kubectl("create", "-f", "-", stdin=json.dumps(issuer), check=False).returncode == 0,
+            30,
+            "it is served",
+        )
+        service = {"namespace": namespace, "name": "gone", "path": "/convert"}
+        webhook = {"clientConfig": {"service": service}, "conversionReviewVersions": ["v1"]}
+        conversion = {"spec": {"conversion": {"strategy": "Webhook", "webhook": webhook}}}
+        kubectl("patch", "crd", BROKEN_CRD, "--type=merge", "-p", json.dumps(conversion))
+        wait_until(
+            lambda: kubectl("get", "clusterissuers.v1.cert-manager.io", check=False).returncode != 0,
+            30,
+            "it cannot be read",
+        )
+
+        operator.kill()
+        operator.start()
+        kubectl.create(
+            namespace, config_map(), secret("other"), pod("holder", unscheduled(reading_pod_spec()))
+        )
+        wait_protected(api, namespace)
+        kubectl("delete", "-n", namespace, "configmap/app-cfg", "--wait=false")
+        kubectl("delete", "-n", namespace, "pod/holder")
+        wait_gone(api, namespace)
+    finally:
+        back = {"spec": {"conversion": {"strategy": "None", "webhook": None}}}
+        kubectl("patch", "crd", BROKEN_CRD, "--type=merge", "-p", json.dumps(back))
+        kubectl("delete", "crd", BROKEN_CRD)

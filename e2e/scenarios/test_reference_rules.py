@@ -1,6 +1,8 @@
 """People's own kinds: a ReferenceRule makes their objects hold, says whether it counts, and never harms what it is not
 about."""
 
+import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -176,6 +178,11 @@ def test_objects_that_are_not_as_the_rule_thinks(
             'supported values: "PodSpec", "PersistentVolumeSpec"',
         ),
         ({"plural": "Widgets"}, "spec.plural"),
+        ({"group": "a b/../x"}, "spec.group"),
+        (
+            {"references": [{"path": ".spec.n", "to": "Secret", "namespace": [".spec.items[*].ns"]}]},
+            "spec.references[0].namespace[0]",
+        ),
     ],
 )
 def test_mistakes_are_refused(kubectl: Kubectl, installed: None, spec: dict[str, Any], message: str) -> None:
@@ -192,3 +199,99 @@ def test_a_contradiction_that_only_the_operator_can_see(
     kubectl.create(namespace, rule(references=both))
 
     assert "list" in wait_ready(kubectl, "False", "Invalid")
+
+
+def test_what_was_in_force_fails_closed_over_a_restart(
+    operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str, widgets: str
+) -> None:
+    """The right to read the kind is gone when the operator starts: nothing is released that the rule may hold."""
+    grant(kubectl)
+    kubectl.create(namespace, config_map("conf"), widget(config={"name": "conf"}), rule())
+    wait_ready(kubectl, "True", "InForce")
+    wait_protected(api, namespace, "conf")
+
+    operator.kill()
+    kubectl("delete", "clusterrole", "e2e-widgets")
+    operator.start()
+    kubectl("delete", "-n", namespace, "configmap/conf", "--wait=false")
+    wait_ready(kubectl, "False", "Failing")
+    time.sleep(3 * operator.linger_seconds)
+    assert IN_USE in finalizers(fetch(api, pykube.ConfigMap, namespace, "conf"))
+
+    kubectl("create", "clusterrole", "e2e-widgets", "--verb=list,watch", f"--resource=widgets.{GROUP}")
+    wait_ready(kubectl, "True", "InForce")
+    assert IN_USE in finalizers(fetch(api, pykube.ConfigMap, namespace, "conf"))
+    kubectl("delete", "-n", namespace, "widget/w")
+    wait_gone(api, namespace, "conf", timeout=60)
+
+
+def test_an_edited_rule_holds_all_the_while(
+    operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str, widgets: str
+) -> None:
+    grant(kubectl)
+    kubectl.create(namespace, config_map("conf"), widget(config={"name": "conf"}), rule())
+    wait_ready(kubectl, "True", "InForce")
+    wait_protected(api, namespace, "conf")
+    kubectl("delete", "-n", namespace, "configmap/conf", "--wait=false")
+
+    for number in range(5):
+        labels = [{"path": f".spec.more{number}.name", "to": "Secret"}, *rule()["spec"]["references"]]
+        kubectl(
+            "patch",
+            "referencerule",
+            "widgets",
+            "--type=merge",
+            "-p",
+            json.dumps({"spec": {"references": labels}}),
+        )
+    broken = {
+        "spec": {"references": [{"path": ".spec.a", "to": "Secret"}, {"path": ".spec.a[*]", "to": "Secret"}]}
+    }
+    kubectl("patch", "referencerule", "widgets", "--type=merge", "-p", json.dumps(broken))
+    assert "the rule before stays in force" in wait_ready(kubectl, "False", "Invalid")
+
+    settle(kubectl, api)
+    assert IN_USE in finalizers(fetch(api, pykube.ConfigMap, namespace, "conf"))
+    kubectl("delete", "-n", namespace, "widget/w")
+    wait_gone(api, namespace, "conf")
+
+
+def test_a_kind_that_does_not_exist_is_told(
+    operator: Operator, kubectl: Kubectl, namespace: str, widgets: str
+) -> None:
+    reading = {"apiGroups": [GROUP], "resources": ["gadgets"], "verbs": ["list", "watch"]}
+    role = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": "e2e-widgets"},
+        "rules": [reading],
+    }
+    account = f"--serviceaccount={OPERATOR_NAMESPACE}:versionedconfig"
+    kubectl.create(namespace, role)
+    kubectl("create", "clusterrolebinding", "e2e-widgets", "--clusterrole=e2e-widgets", account)
+    kubectl.create(namespace, rule("gadgets", kind="Gadget", plural="gadgets"))
+
+    message = wait_ready(kubectl, "False", "KindNotFound", "gadgets")
+
+    assert f"no kind gadgets.{GROUP} v1" in message
+
+
+def test_odd_paths_and_deep_fields_end_nothing(
+    operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str, widgets: str
+) -> None:
+    grant(kubectl)
+    deep = {"name": json.loads("[" * 900 + "]" * 900)}
+    references = [
+        {"path": f".spec.{name}", "to": "Secret"} for name in ("__dict__", "__init__", "class", "f0")
+    ]
+    kubectl.create(
+        namespace, config_map("conf"), widget(config={"name": "conf"}), widget("deep", config=deep)
+    )
+    kubectl.create(namespace, rule("odd", references=references), rule())
+
+    wait_ready(kubectl, "True", "InForce", "odd")
+    wait_ready(kubectl, "True", "InForce")
+    wait_protected(api, namespace, "conf")
+    kubectl("delete", "-n", namespace, "configmap/conf", "--wait=false")
+    settle(kubectl, api)
+    assert IN_USE in finalizers(fetch(api, pykube.ConfigMap, namespace, "conf"))

@@ -12,14 +12,14 @@ import msgspec
 import typer
 from rich.console import Console
 
-from versionedconfig.kube.api import Api, default_namespace
+from versionedconfig.kube.api import Api, ApiError, default_namespace
 from versionedconfig.observability.logs import configure_logging
 from versionedconfig.settings import Settings
 
 cli = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Protects, versions and reveals immutable ConfigMaps and Secrets.",
+    help="Protects and versions immutable ConfigMaps and Secrets.",
 )
 
 T = TypeVar("T")
@@ -260,6 +260,14 @@ def _ask(kubeconfig: Path | None, question: Callable[[Api], Awaitable[T]]) -> T:
         return asyncio.run(connected())
     except KeyboardInterrupt:
         sys.exit(130)
+    except ApiError as error:
+        hint = (
+            ": your rights do not suffice; see manifests/uninstall/rbac.yaml or the README"
+            if error.status == 403
+            else ""
+        )
+        Console(stderr=True).print(f"error: {error}{hint}", highlight=False, markup=False, soft_wrap=True)
+        sys.exit(1)
     except Exception as error:
         Console(stderr=True).print(
             "error:", " ".join(str(error).split()), highlight=False, markup=False, soft_wrap=True
@@ -280,6 +288,8 @@ def _text(path: Path | None) -> str | None:
 
 def main() -> None:
     """Entry point of the `versionedconfig` command."""
+    # kopf reads VersionedConfigs with Python's own decoder, which recurses; the API server stores up to 10,000 levels.
+    sys.setrecursionlimit(60_000)
     cli()
 
 

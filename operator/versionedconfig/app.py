@@ -35,12 +35,14 @@ class Operator:
 
     def __init__(self, api: Api, settings: Settings, metrics: Metrics, stop: asyncio.Event) -> None:
         self.view = View(api, settings)
-        live = LiveLists(api, lambda: self.view.sources, settings.pod_selector)
+        self.live = live = LiveLists(api, lambda: self.view.sources, settings.pod_selector)
         self.rules = RuleBook(api, self.view, observe=settings.observe)
         self.protection = ProtectionController(api, self.view, live, settings, metrics)
         self.rollouts = RolloutController(api, self.view, metrics)
         self.versions = VersionsController(api, self.view, live, self.rollouts, settings, metrics)
         self.failed: BaseException | None = None
+        live.unreadable = self.rules.unreadable
+        self.rules.failed = self._broke
         self._api = api
         self._observe = settings.observe
         self._stop = stop
@@ -69,18 +71,20 @@ class Operator:
         await self._api.close()
 
     async def _work(self) -> None:
-        for mirror in self.view.mirrors:
+        for mirror in self.view.needed:
             await mirror.wait_synced()
         logger.info("synced", extra={"pods": len(self.view.pods.objects)})
-        if self._observe:
-            # What would be done about VersionedConfigs depends on what was done before: only protection is reported.
-            logger.info("observe mode: nothing is written, and VersionedConfigs are not looked at")
-            await asyncio.gather(self.protection.run(), self.rules.run())
         async with asyncio.TaskGroup() as group:
             group.create_task(self.rules.run())
+            # Which kinds hold must be known before anything is released.
+            await self.rules.listed()
             group.create_task(self.protection.run())
-            group.create_task(self.versions.run())
-            group.create_task(self.rollouts.run())
+            if self._observe:
+                # What would be done about VersionedConfigs depends on what was done before: only protection is reported.
+                logger.info("observe mode: nothing is written, and VersionedConfigs are not looked at")
+            else:
+                group.create_task(self.versions.run())
+                group.create_task(self.rollouts.run())
 
     def _on_workload(self, key: ObjectKey, refers_to: frozenset[ConfigKey]) -> None:
         self.rollouts.queue.add(key)
@@ -100,8 +104,14 @@ class Operator:
     def _ended(self, task: asyncio.Task[None]) -> None:
         # kopf does not notice when a task that is not its own dies: a deaf operator must end and be restarted.
         if not task.cancelled():
-            self.failed = task.exception() or RuntimeError("a task ended that never should")
-            self._stop.set()
+            self._broke(task.exception() or RuntimeError("a task ended that never should"))
+
+    def _broke(self, error: BaseException) -> None:
+        # A group tells that something failed in it, and not what.
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        self.failed = error
+        self._stop.set()
 
 
 def run(settings: Settings) -> None:

@@ -4,18 +4,24 @@ Knows which kinds hold and how to list them; decides nothing.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Awaitable, Callable, Iterable
 
 from versionedconfig.kube.api import Api, ApiError, accept_list
 from versionedconfig.model import ConfigKey, Incarnation, ObjectKey
-from versionedconfig.references import Holders, Source, referenced_names
+from versionedconfig.references import Holders, Kept, Source, referenced_names
 from versionedconfig.settings import Settings
 from versionedconfig.view import PodItem
 
+logger = logging.getLogger(__name__)
+
+Listed = list[tuple[ObjectKey, Kept]]
+
 
 class LiveLists:
-    """One for the process: questions about different namespaces that come at the same time share the lists of
-    cluster-scoped kinds."""
+    """One for the process: questions about different namespaces that come at the same time share the lists of other kinds
+    than pods. Only kinds that can refer to what is asked for are listed, so that one that cannot be read keeps nothing
+    waiting that it has nothing to do with."""
 
     def __init__(
         self, api: Api, sources: Callable[[], Iterable[Source]], pod_selector: str = Settings().pod_selector
@@ -28,9 +34,12 @@ class LiveLists:
         self._api = api
         self._sources = sources
         self._pod_selector = pod_selector
-        self._running: asyncio.Task[Holders] | None = None
-        self._next: asyncio.Task[Holders] | None = None
-        """Not begun yet, so whoever asks now may have its answer."""
+        self._running: dict[str, asyncio.Task[Listed]] = {}
+        self._next: dict[str, asyncio.Task[Listed]] = {}
+        """Not begun yet, so whoever asks now may have its answer. Both by the source's id."""
+
+        self.unreadable: Callable[[str, ApiError], Awaitable[None]] = _nobody
+        """Told the id of a source that cannot be listed, so that nothing can be released that it may hold."""
 
     async def held(
         self, namespace: str, lives: list[Incarnation], *, pods_only: bool = False
@@ -43,31 +52,64 @@ class LiveLists:
         async for page in self._api.list_pages(path, item=PodItem, field_selector=self._pod_selector):
             for pod in page.items:
                 used.update(name for name in referenced_names(pod.spec) if name in names)
-        others = Holders({}) if pods_only else await self._others()
+        others = Holders({})
+        if not pods_only:
+            others = await self._others({kind for kind, _ in names}, namespace)
         return {life.key for life in lives if (life.key.kind, life.key.name) in used or others.held(life)}
 
-    async def _others(self) -> Holders:
-        """Everything that holds but pods, from lists that begin after this call."""
-        if self._next is None:
-            self._next = asyncio.create_task(self._after(self._running))
-        return await asyncio.shield(self._next)
+    async def _others(self, kinds: set[str], namespace: str) -> Holders:
+        """Everything that may hold such objects but pods, from lists that begin after this call."""
+        sources = [
+            source for source in self._sources() if any(source.may_refer(kind, namespace) for kind in kinds)
+        ]
+        holders = Holders({source.id: source.rules for source in sources})
+        listed = await asyncio.gather(*map(self._list, sources), return_exceptions=True)
+        failure: BaseException | None = None
+        for source, found in zip(sources, listed, strict=True):
+            if isinstance(found, BaseException):
+                failure = found
+                if isinstance(found, ApiError):
+                    logger.warning(
+                        "cannot be listed: what it may hold is not released",
+                        extra={"resource": source.rules.resource, "status": found.status},
+                    )
+                    await self.unreadable(source.id, found)
+        if failure is not None:
+            raise failure
+        for source, found in zip(sources, listed, strict=True):
+            for key, kept in found if isinstance(found, list) else ():
+                holders.put(source.id, key, kept)
+        return holders
 
-    async def _after(self, running: asyncio.Task[Holders] | None) -> Holders:
+    async def _list(self, source: Source) -> Listed:
+        if source.id not in self._next:
+            self._next[source.id] = asyncio.create_task(self._after(self._running.get(source.id), source))
+        return await asyncio.shield(self._next[source.id])
+
+    async def _after(self, running: asyncio.Task[Listed] | None, source: Source) -> Listed:
         if running is not None:
             await asyncio.wait([running])
-        self._running, self._next = self._next, None
-        sources = list(self._sources())
-        holders = Holders({source.id: source.rules for source in sources})
-        for source in sources:
-            try:
-                async for page in self._api.list_pages(
-                    source.rules.api_path, item=source.item, accept=accept_list(source.metadata_only)
-                ):
-                    for item in page.items:
-                        kept = source.kept(item)
-                        holders.put(source.id, ObjectKey(kept.namespace, kept.name), kept)
-            except ApiError as error:
-                # Not served here, see Resource.may_be_absent.
-                if error.status != 404:
-                    raise
-        return holders
+        mine = self._running[source.id] = self._next.pop(source.id)
+        try:
+            return await self._read(source)
+        finally:
+            if self._running.get(source.id) is mine:
+                del self._running[source.id]
+
+    async def _read(self, source: Source) -> Listed:
+        found: Listed = []
+        try:
+            async for page in self._api.list_pages(
+                source.rules.api_path, item=source.item, accept=accept_list(source.metadata_only)
+            ):
+                kept = map(source.kept, page.items)
+                found += [(ObjectKey(one.namespace, one.name), one) for one in kept]
+        except ApiError as error:
+            # Not served here, see Resource.may_be_absent.
+            if error.status != 404:
+                raise
+        return found
+
+
+async def _nobody(source_id: str, error: ApiError) -> None:
+    pass

@@ -120,20 +120,27 @@ class VersionedConfig(_Masked, frozen=True):
 
 
 def unsupported(spec: Spec) -> tuple[str, ...]:
-    """Fields that the schema has and this operator does not do yet. They are refused, never ignored."""
+    """Fields that the schema has and this operator does not do yet, each with what to do instead. They are refused, never
+    ignored."""
     found = []
     if spec.kind != "ConfigMap" or spec.type or spec.string_data:
-        found.append("kind: Secret (with type and stringData)")
+        found.append(
+            "kind: Secret (with type and stringData): leave it out, and use an immutable Secret of your own"
+        )
     if spec.from_:
-        found.append("from")
+        found.append("from: put the content into data or binaryData")
     if spec.rollout.targets:
-        found.append("rollout.targets")
+        found.append("rollout.targets: leave it out, and every Deployment that refers to the name is one")
     if spec.rollout.on_failure != "Pause":
-        found.append(f"rollout.onFailure: {spec.rollout.on_failure}")
+        found.append(
+            f"rollout.onFailure: {spec.rollout.on_failure}: leave it out, and a failure stops the rollout"
+        )
     if spec.pin:
-        found.append("pin")
+        found.append("pin: put the old content back, or use `kubectl rollout undo`")
     if spec.deletion_policy != "RetainInUse":
-        found.append(f"deletionPolicy: {spec.deletion_policy}")
+        found.append(
+            f"deletionPolicy: {spec.deletion_policy}: leave it out, and unused versions go by themselves"
+        )
     return tuple(found)
 
 

@@ -1,7 +1,8 @@
 """People's own rules: each ReferenceRule becomes a source of holders while it can be read.
 
 A rule counts from when its kind was listed once. So a mistake in it, or a right that is missing, never keeps anything from
-being released, and the rule itself says what is wrong; but what was in force and then fails, fails closed.
+being released, and the rule itself says what is wrong. What was in force and then fails, fails closed: also over a restart,
+since the condition remembers, and when the rule is edited, since the rule before stays until the new one counts.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ import msgspec
 from versionedconfig.kube.api import Api, ApiError
 from versionedconfig.kube.mirror import Mirror, Resource
 from versionedconfig.model import API_VERSION, GROUP, ObjectKey
-from versionedconfig.references import CATALOGUE, Source
+from versionedconfig.references import CATALOGUE, Kept, Source
 from versionedconfig.references.rules import FieldRule, Include, KindRules
 from versionedconfig.view import View
 
@@ -94,8 +95,8 @@ def rule(item: RuleItem) -> Rule:
         spec = msgspec.json.decode(item.spec, type=_Spec)
         rules = KindRules(**{name: getattr(spec, name) for name in spec.__struct_fields__})
         Source(rules, CATALOGUE.fragments)
-    except (msgspec.MsgspecError, ValueError) as error:
-        rules, problem = None, str(error)
+    except Exception as error:
+        rules, problem = None, str(error) or type(error).__name__
     ready = next((c for c in item.status.conditions if c.type == "Ready"), None)
     told = ("", "", "", 0, "")
     if ready is not None:
@@ -113,7 +114,8 @@ def source_of(kept: Rule) -> Source | None:
     """The source that a rule makes; None for one with a problem."""
     if kept.rules is None:
         return None
-    return Source(kept.rules, CATALOGUE.fragments, id=f"referencerules/{kept.name}")
+    # Of this generation alone: the source of the one before may still be on its way out.
+    return Source(kept.rules, CATALOGUE.fragments, id=f"referencerules/{kept.uid}/{kept.generation}")
 
 
 REFERENCE_RULES: Final = Resource(
@@ -121,8 +123,13 @@ REFERENCE_RULES: Final = Resource(
 )
 
 
+IN_FORCE: Final = "InForce"
+FAILING: Final = "Failing"
+"""Reason of a rule that was in force, and whose kind cannot be read now."""
+
+
 class RuleBook:
-    """One for the process."""
+    """One for the process. `listed` is set when every rule that was in force before is known."""
 
     def __init__(
         self, api: Api, view: View, *, observe: bool, now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -131,56 +138,117 @@ class RuleBook:
         self._view = view
         self._observe = observe
         self._now = now
-        self._running: dict[str, asyncio.Task[None]] = {}
+        self._running: dict[str, list[asyncio.Task[None]]] = {}
+        """By name of the rule: the one in force, and the one that is going to be."""
+        self._rules: dict[str, Rule] = {}
+        """By id of their source."""
+        self.failed: Callable[[BaseException], None] = lambda error: None
+        """Told when following a rule ends by itself, which never should."""
         self._mirror: Mirror[Rule] = Mirror(api, REFERENCE_RULES, self._changed)
+        self.listed = self._mirror.wait_synced
 
     async def run(self) -> None:
         """Work for ever."""
         try:
             await self._mirror.run()
         finally:
-            for task in self._running.values():
-                task.cancel()
+            for tasks in self._running.values():
+                for task in tasks:
+                    task.cancel()
+
+    async def unreadable(self, source_id: str, error: ApiError) -> None:
+        """A live list of that source failed, and releases wait for it."""
+        kept = self._rules.get(source_id)
+        if kept is not None:
+            await self._tell(kept, "False", FAILING, f"releases wait, since its kind cannot be read: {error}")
 
     def _changed(self, old: Rule | None, new: Rule | None) -> None:
         if old is not None and new is not None and (old.uid, old.generation) == (new.uid, new.generation):
             return  # our own status
-        if old is not None and (task := self._running.pop(old.name, None)) is not None:
-            task.cancel()
-        if new is not None:
-            self._running[new.name] = asyncio.create_task(self._follow(new))
+        if new is None:
+            for task in self._running.pop(old.name, []) if old is not None else ():
+                task.cancel()
+            return
+        before = self._running.get(new.name, [])
+        source = source_of(new)
+        if source is not None and new.ready[1] in (IN_FORCE, FAILING):
+            # Before anything is released: it counted when the last process ended.
+            self._view.sources.append(source)
+        task = asyncio.create_task(self._follow(new, source, list(before)))
+        task.add_done_callback(self._ended)
+        self._running[new.name] = [*before, task]
 
-    async def _follow(self, kept: Rule) -> None:
-        """While this generation of the rule is there."""
-        source = source_of(kept)
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.failed(error)
+
+    async def _follow(self, kept: Rule, source: Source | None, before: list[asyncio.Task[None]]) -> None:
+        """While this generation of the rule is there. `before`: earlier ones, which go when this one counts."""
         if source is None:
-            await self._tell(kept, "False", "Invalid", kept.problem)
+            stays = "; the rule before stays in force" if before else ""
+            await self._tell(kept, "False", "Invalid", kept.problem + stays)
             return
         if not source.rules.holder:
+            self._succeed(kept, before)
             await self._tell(kept, "True", "Follows", "shown to people; it holds nothing")
             return
+        self._rules[source.id] = kept
         mirror = self._view.add_source(source)
         listed = asyncio.Event()
         mirror.on_listed = listed.set
         try:
             while True:
                 listed.clear()
-                trusting = asyncio.create_task(self._trust(kept, source, listed))
+                trusting = asyncio.create_task(self._trust(kept, source, mirror, listed, before))
                 try:
                     await mirror.run()
                 except ApiError as error:
                     missing = f"the operator's ServiceAccount needs list and watch on {source.rules.resource}"
-                    await self._tell(kept, "False", "Forbidden", f"{missing}: {error.message}")
+                    await self._tell(
+                        kept, "False", self._failing(source, "Forbidden"), f"{missing}: {error.message}"
+                    )
+                except Exception as error:
+                    logger.error("rule failed", extra={"rule": kept.name, "error": type(error).__name__})
+                    message = f"its kind cannot be read ({type(error).__name__}): look at path and group"
+                    await self._tell(kept, "False", self._failing(source, "Unreadable"), message)
                 finally:
                     trusting.cancel()
                 await asyncio.sleep(RETRY_SECONDS)
         finally:
+            # Cancelled: the rule is gone, or another generation of it counts.
+            self._rules.pop(source.id, None)
             self._view.drop_source(source)
 
-    async def _trust(self, kept: Rule, source: Source, listed: asyncio.Event) -> None:
+    def _failing(self, source: Source, reason: str) -> str:
+        return FAILING if source in self._view.sources else reason
+
+    async def _trust(
+        self,
+        kept: Rule,
+        source: Source,
+        mirror: Mirror[Kept],
+        listed: asyncio.Event,
+        before: list[asyncio.Task[None]],
+    ) -> None:
         await listed.wait()
+        if not mirror.counters.lists:
+            missing = f"no kind {source.rules.resource} {source.rules.version} is served here; looked for again now and then"
+            await self._tell(kept, "False", "KindNotFound", missing)
+            listed.clear()
+            while not mirror.counters.lists:
+                await listed.wait()
+                listed.clear()
         self._view.trust(source)
-        await self._tell(kept, "True", "InForce", f"every {source.rules.kind} holds what it refers to")
+        self._succeed(kept, before)
+        await self._tell(kept, "True", IN_FORCE, f"every {source.rules.kind} holds what it refers to")
+
+    def _succeed(self, kept: Rule, before: list[asyncio.Task[None]]) -> None:
+        """It counts now, and those before it no longer."""
+        for task in before:
+            task.cancel()
+        before.clear()
+        running = self._running.get(kept.name, [])
+        self._running[kept.name] = [task for task in running if not task.cancelling() and not task.done()]
 
     async def _tell(self, kept: Rule, status: str, reason: str, message: str) -> None:
         """In its condition, where that says something else; refused or lost, it is told in the log alone."""

@@ -47,6 +47,9 @@ NEVER_TOUCHED = frozenset(
 )
 """Types of Secrets that other controllers write and delete by themselves."""
 
+MAX_QUARANTINE = 16_384
+"""Characters; quarantine.py writes fewer. Anybody can write more, and of every object."""
+
 MAX_REASON = 200
 """Characters of a reason that are told again."""
 
@@ -209,18 +212,19 @@ def incarnation(kind: str) -> Callable[[ConfigItem], Incarnation]:
         meta = item.metadata
         annotations = meta.annotations or {}
         key = ConfigKey(kind, meta.namespace, meta.name)
+        in_use = IN_USE_FINALIZER in (meta.finalizers or ())
         return Incarnation(
             key=key,
             uid=meta.uid,
             resource_version=meta.resource_version,
             immutable=item.immutable is True,
-            in_use=IN_USE_FINALIZER in (meta.finalizers or ()),
+            in_use=in_use,
             deleting=meta.deletion_timestamp is not None,
             ignored=annotations.get(IGNORE_ANNOTATION) == "true" or item.type in NEVER_TOUCHED,
             release=annotations.get(RELEASE_ANNOTATION, "").strip()[:MAX_REASON],
-            quarantine=annotations.get(QUARANTINE_ANNOTATION, ""),
+            quarantine=annotations.get(QUARANTINE_ANNOTATION, "")[:MAX_QUARANTINE] if in_use else "",
             owner=owner_of(key, item.immutable is True, annotations.get(NAME_ANNOTATION, "")),
-            digest=annotations.get(DIGEST_ANNOTATION, ""),
+            digest=annotations.get(DIGEST_ANNOTATION, "")[:64],
             labels=tuple(sorted((meta.labels or {}).items())) if item.immutable else (),
             created=meta.creation_timestamp,
         )
@@ -279,11 +283,24 @@ def _revision(meta: _Metadata) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= MAX_REVISION_DIGITS else 0
 
 
+CONFIG_PAGE = 50
+"""Each may have more than a MiB, and a page is in memory whole."""
+
 PODS = Resource(name="pods", path="/api/v1/pods", item=PodItem, project=pod_kept)
 CONFIG_MAPS = Resource(
-    name="configmaps", path="/api/v1/configmaps", item=ConfigItem, project=incarnation("ConfigMap")
+    name="configmaps",
+    path="/api/v1/configmaps",
+    item=ConfigItem,
+    project=incarnation("ConfigMap"),
+    page_limit=CONFIG_PAGE,
 )
-SECRETS = Resource(name="secrets", path="/api/v1/secrets", item=ConfigItem, project=incarnation("Secret"))
+SECRETS = Resource(
+    name="secrets",
+    path="/api/v1/secrets",
+    item=ConfigItem,
+    project=incarnation("Secret"),
+    page_limit=CONFIG_PAGE,
+)
 NAMESPACES = Resource(
     name="namespaces", path="/api/v1/namespaces", item=NamespaceItem, project=namespace_kept
 )
@@ -386,14 +403,20 @@ class View:
         )
 
     @property
+    def needed(self) -> tuple[Mirror[Any], ...]:
+        """Those without which nothing can be done. Other kinds that hold may come later, or be broken (a definition whose
+        conversion fails): to protect, what is known is enough, and to release, a live list is asked in any case."""
+        return tuple(mirror for mirror in self.mirrors if not mirror.resource.may_be_absent)
+
+    @property
     def synced(self) -> bool:
-        """Every kind was listed whole: only now may anything be concluded from an absence."""
-        return all(mirror.synced for mirror in self.mirrors)
+        """Every kind that is needed was listed whole."""
+        return all(mirror.synced for mirror in self.needed)
 
     def deaf(self, silence_seconds: float) -> list[str]:
         """Kinds of which nothing was heard for so long, listed or not."""
         since = time.monotonic() - silence_seconds
-        return [mirror.resource.name for mirror in self.mirrors if mirror.last_heard < since]
+        return [mirror.resource.name for mirror in self.needed if mirror.last_heard < since]
 
     def incarnation(self, key: ConfigKey) -> Incarnation | None:
         """The life that the key has now, if any."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -22,7 +22,9 @@ from versionedconfig.kube.api import (
     ApiError,
     Cause,
     WatchEvent,
+    _decoded,
     _lines,
+    flattened,
     path_of,
     resource_of,
 )
@@ -306,3 +308,41 @@ async def test_a_name_that_is_none_never_reaches_the_wire(
         await api.patch(f"/api/v1/namespaces/shop/pods/{name}", {}, kind="merge", type=msgspec.Raw)
 
     assert not server.requests
+
+
+# -- what is nested too deep -----------------------------------------------------------------------------------------
+
+
+def nested(levels: int) -> bytes:
+    """As much as the API server stores (10,000), where nobody looks."""
+    return b'{"f:a":' * levels + b"{}" + b"}" * levels
+
+
+@pytest.mark.parametrize("levels", [10, 199, 500, 1500, 9990])
+def test_an_object_that_is_nested_deep_is_read(levels: int) -> None:
+    content = b'{"metadata":{"x":[' + nested(levels) + b', "}]\\"{["],"name":"n"},"kind":"K"}'
+
+    found = _decoded(msgspec.json.Decoder(_Deep), content)
+
+    assert (found.metadata.name, found.kind) == ("n", "K")
+
+
+class _Deep(msgspec.Struct):
+    metadata: "_DeepMetadata"
+    kind: str
+
+
+class _DeepMetadata(msgspec.Struct):
+    name: str
+
+
+@given(
+    st.recursive(
+        st.none() | st.text() | st.integers(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_what_is_not_deep_stays_as_it_is(value: Any) -> None:
+    content = msgspec.json.encode(value)
+
+    assert flattened(content) == content

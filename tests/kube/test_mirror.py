@@ -50,9 +50,9 @@ def project(item: PodItem) -> Pod:
     return Pod(meta.namespace, meta.name, meta.uid, meta.resourceVersion, item.spec.node)
 
 
-PODS = Resource(name="pods", path=PATH, item=PodItem, project=project)
+PODS = Resource(name="pods", path=PATH, item=PodItem, project=project, page_limit=2)
 # Long enough for a slow machine, and no test waits for it unless the stream is silent.
-SETTINGS = MirrorSettings(page_limit=2, silence_seconds=3, backoff=(0.5, 30))
+SETTINGS = MirrorSettings(silence_seconds=3, backoff=(0.5, 30))
 
 
 @dataclass
@@ -222,7 +222,6 @@ async def test_1_lists_in_pages_and_gives_way_between_them(server: ScriptedServe
         assert names(observed) == list("abcde")
         assert [request.query["limit"] for request in lists] == ["2", "2", "2"]
         assert all("resourceVersion" not in request.query for request in lists)
-    assert MirrorSettings().page_limit == 500
 
 
 async def test_1_a_failed_page_is_repeated_alone(server: ScriptedServer, run: Run) -> None:

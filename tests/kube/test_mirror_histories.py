@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from versionedconfig.kube.api import Api, ApiError, Page, WatchEvent
-from versionedconfig.kube.mirror import Mirror, MirrorSettings, Resource
+from versionedconfig.kube.mirror import Mirror, Resource
 from versionedconfig.model import ObjectKey
 
 
@@ -138,9 +138,14 @@ def test_the_mirror_becomes_the_server(steps: list[Any], page_limit: int) -> Non
 
         mirror = Mirror(
             cast(Api, history),
-            Resource(name="things", path="/things", item=Item, project=lambda item: item.thing),
+            Resource(
+                name="things",
+                path="/things",
+                item=Item,
+                project=lambda item: item.thing,
+                page_limit=page_limit,
+            ),
             listen,
-            settings=MirrorSettings(page_limit=page_limit),
             rng=random.Random(0),
             sleep=no_time,
         )

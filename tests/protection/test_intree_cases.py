@@ -12,7 +12,7 @@ import pytest
 from tests.kube.conftest import api, kubeconfig, server  # noqa: F401 - fixtures
 from tests.kube.scripted import ScriptedServer
 from tests.protection.test_controller import LIVE_LIST, Fixture
-from versionedconfig.kube.api import Api, ApiError
+from versionedconfig.kube.api import Api
 from versionedconfig.model import ConfigKey, Incarnation, ObjectKey
 from versionedconfig.view import PodKept
 
@@ -70,8 +70,7 @@ async def test_a_patch_that_fails_is_tried_again(world: World) -> None:
     key = world.unprotected()
     world.pod("app")
     world.server.fail("patch", 500)
-    with pytest.raises(ApiError):
-        await world.controller.reconcile("shop", [key])
+    await world.controller.reconcile("shop", [key])
     world.server.requests.clear()
 
     await world.controller.reconcile("shop", [key])
@@ -84,8 +83,7 @@ async def test_a_removal_that_fails_is_tried_again(world: World) -> None:
     await world.unused_for(60, key)
     world.live_pods()
     world.server.fail("patch", 500)
-    with pytest.raises(ApiError):
-        await world.controller.reconcile("shop", [key])
+    await world.controller.reconcile("shop", [key])
     world.server.requests.clear()
     world.live_pods()
 
@@ -102,8 +100,7 @@ async def test_a_list_that_fails_keeps_its_namespace_alone(world: World) -> None
     await world.controller.reconcile("other", [other])
     world.now += 60
     world.server.fail("get", 500)
-    with pytest.raises(ApiError):
-        await world.controller.reconcile("shop", [shop])
+    await world.controller.reconcile("shop", [shop])
     world.live_pods()
 
     await world.controller.reconcile("other", [other])

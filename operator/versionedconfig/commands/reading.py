@@ -2,11 +2,13 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from versionedconfig.kube.api import Api, ApiError, accept_list, path_of
 from versionedconfig.references import CATALOGUE, Source
 from versionedconfig.rulebook import REFERENCE_RULES, source_of
+
+ESSENTIAL: Final = frozenset({"pods", "configmaps", "secrets"})
 
 
 @dataclass
@@ -14,12 +16,16 @@ class Unseen:
     """What could not be looked at, and why: an answer without it may be incomplete."""
 
     reasons: list[str] = field(default_factory=list)
+    essential: bool = False
+    """Without it nothing can be concluded."""
 
     def note(self, what: str, error: ApiError) -> None:
-        """Remember it; raises the error where it is no question of rights."""
-        if error.status != 403:
+        """Remember it; raises the error where nothing can be read at all."""
+        if error.status in (0, 401) and error.reason != "Undecodable":
             raise error
-        self.reasons.append(f"no right to list {what}")
+        why = "no right to list" if error.status == 403 else f"error {error.status} {error.reason} of"
+        self.reasons.append(f"{why} {what}")
+        self.essential |= what in ESSENTIAL
 
 
 async def all_sources(api: Api, unseen: Unseen) -> list[Source]:

@@ -7,9 +7,10 @@ from rich.table import Table
 
 from versionedconfig.commands.reading import Unseen, all_sources, items
 from versionedconfig.kube.api import Api, ApiError
-from versionedconfig.model import ConfigKey, Incarnation, ObjectKey
+from versionedconfig.model import API_VERSION, GROUP, ConfigKey, Incarnation, ObjectKey
 from versionedconfig.references import Holders
 from versionedconfig.references.rules import path_text
+from versionedconfig.resource import PLURAL
 from versionedconfig.settings import Settings
 from versionedconfig.view import CONFIG_MAPS, SECRETS, ConfigItem, api_path
 
@@ -37,6 +38,10 @@ class Answer(msgspec.Struct, omit_defaults=False, rename="camel"):
     protected: bool
     uses: list[Use]
     not_looked_at: list[str]
+    certain: bool
+    """Every pod could be looked at."""
+    version: str
+    """The current version of a VersionedConfig of that name, where there is one."""
 
 
 async def find(api: Api, key: ConfigKey) -> Answer:
@@ -78,6 +83,8 @@ async def find(api: Api, key: ConfigKey) -> Answer:
         protected=life is not None and life.in_use,
         uses=sorted(uses, key=lambda use: (not use.holds, use)),
         not_looked_at=unseen.reasons,
+        certain=not unseen.essential,
+        version=await _current_version(api, key) if key.kind == "ConfigMap" else "",
     )
 
 
@@ -91,6 +98,24 @@ async def _incarnation(api: Api, key: ConfigKey) -> Incarnation | None:
     return (CONFIG_MAPS if key.kind == "ConfigMap" else SECRETS).project(item)
 
 
+class _Status(msgspec.Struct, rename="camel"):
+    current_version: str = ""
+
+
+class _VersionedConfig(msgspec.Struct):
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+async def _current_version(api: Api, key: ConfigKey) -> str:
+    path = f"/apis/{GROUP}/{API_VERSION}/namespaces/{key.namespace}/{PLURAL}/{key.name}"
+    try:
+        return (await api.get(path, type=_VersionedConfig)).status.current_version
+    except ApiError as error:
+        if error.status not in (403, 404):
+            raise
+        return ""
+
+
 def show(answer: Answer, console: Console) -> None:
     """As a table."""
     what = [] if answer.exists else ["[red]does not exist (or may not be read)[/]"]
@@ -98,6 +123,11 @@ def show(answer: Answer, console: Console) -> None:
         what.append("immutable" if answer.immutable else "mutable")
         what.append("protected" if answer.protected else "not protected")
     console.print(f"{answer.kind} {answer.namespace}/{answer.name}: {', '.join(what)}", highlight=False)
+    if answer.version:
+        asked = f"refs {answer.kind.lower()} {answer.version} -n {answer.namespace}"
+        console.print(
+            f"A VersionedConfig has that name; ask for its current version: {asked}", highlight=False
+        )
     if answer.uses:
         table = Table(box=None, pad_edge=False)
         for column in ("KIND", "NAMESPACE", "NAME", "FIELD", "", ""):
@@ -107,7 +137,9 @@ def show(answer: Answer, console: Console) -> None:
             optional = "optional" if use.optional else ""
             table.add_row(use.kind, use.namespace, use.name, escape(use.field), holds, optional)
         console.print(table)
-    else:
+    elif answer.certain:
         console.print("Nothing refers to it.")
+    else:
+        console.print("[yellow]Whether something refers to it cannot be told.[/]")
     for reason in answer.not_looked_at:
         console.print(f"[yellow]not looked at:[/] {reason}", highlight=False)

@@ -38,7 +38,7 @@ class What(StrEnum):
 
 MEANING: Final = {
     What.REUSED: "created again while pods ran that had started with the one before: they, and pods beside them, may read old content",
-    What.UNPROTECTED: "immutable and in use, without protection: whoever deletes and creates it again causes the above",
+    What.UNPROTECTED: "immutable and in use, without protection: whoever deletes it and creates it again with other content makes pods read old content",
     What.FIXED_NAME: "immutable under a name without a version or a hash: the next change of its content has to reuse the name",
     What.NOT_UPDATED: "mutable, and used as environment or by subPath: running containers never see a change",
 }
@@ -76,6 +76,8 @@ class Report(msgspec.Struct, rename="camel"):
     """Immutable objects in use."""
     findings: list[Finding]
     not_looked_at: list[str]
+    certain: bool
+    """Every pod and config object could be looked at."""
 
 
 class _Struct(msgspec.Struct, frozen=True, rename="camel", gc=False):
@@ -244,6 +246,14 @@ def who_holds(lives: Iterable[Incarnation], uses: Iterable[Consumption], holders
 async def scan(api: Api, namespace: str = "") -> Report:
     """Read the cluster, or one namespace. Raises ApiError where the API server does not answer."""
     unseen = Unseen()
+    if namespace:
+        try:
+            await api.get(f"/api/v1/namespaces/{namespace}", type=msgspec.Raw)
+        except ApiError as error:
+            if error.status == 404:
+                raise ValueError(f"there is no namespace {namespace}") from None
+            if error.status != 403:  # whoever may not read namespaces may read what is in one
+                raise
     lives: list[Incarnation] = []
     counts = {}
     for resource in (CONFIG_MAPS, SECRETS):
@@ -281,8 +291,7 @@ async def scan(api: Api, namespace: str = "") -> Report:
             for pod in pods.items:
                 uses += consumptions(pod)
     except ApiError as error:
-        if error.status != 403:  # noted when pods were read as holders
-            raise
+        unseen.note("pods", error)
     immutable = [life for life in lives if life.immutable]
     return Report(
         config_maps=counts["configmaps"],
@@ -291,6 +300,7 @@ async def scan(api: Api, namespace: str = "") -> Report:
         held=sorted(who_holds(immutable, uses, holders)),
         findings=sorted(examine(lives, uses, holders, templates), key=_order),
         not_looked_at=unseen.reasons,
+        certain=not unseen.essential,
     )
 
 
@@ -334,7 +344,9 @@ def show(report: Report, console: Console, shown_users: int = 3, shown_objects: 
             users = _some(finding.users, shown_users)
             table.add_row(finding.kind, finding.namespace, finding.name, escape(users))
         console.print(table)
-    if not report.findings:
+    if not report.findings and report.certain:
         console.print("Nothing to worry about.")
+    elif not report.certain:
+        console.print("[yellow]Too little could be looked at to tell.[/]")
     for reason in report.not_looked_at:
         console.print(f"[yellow]not looked at:[/] {reason}", highlight=False)

@@ -26,6 +26,11 @@ CRDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 Say = Callable[[str], None]
 
 
+PASSES: Final = 5
+"""Over everything, until one finds nothing: what the operator did last may come late. Where objects that were freed come
+back again and again, it runs somewhere else."""
+
+
 class StillRunning(Exception):
     """The operator does not end."""
 
@@ -42,13 +47,17 @@ class _Item(msgspec.Struct, frozen=True):
     metadata: _Metadata
 
 
-class _DeploymentStatus(msgspec.Struct, frozen=True):
-    replicas: int = 0
+class _Selector(msgspec.Struct, frozen=True, rename="camel"):
+    match_labels: dict[str, str] = {}
+
+
+class _DeploymentSpec(msgspec.Struct, frozen=True):
+    selector: _Selector
 
 
 class _Deployment(msgspec.Struct, frozen=True):
     metadata: _Metadata
-    status: _DeploymentStatus = _DeploymentStatus()
+    spec: _DeploymentSpec
 
 
 async def uninstall(
@@ -65,18 +74,22 @@ async def uninstall(
     )
     await _delete(api, f"{ADMISSION}/validatingadmissionpolicybindings/{GUARD_BINDING}", say)
     freed = 0
-    while True:
-        # Again until nothing was found: what the operator did last may come late.
+    for _ in range(PASSES):
         try:
-            found = await _strip(api, say)
+            seen, done = await _strip(api, say)
         except ApiError as error:
             if error.status != 410:  # the pages took too long, and the rest of them is of another time
                 raise
             continue
-        freed += found
-        if not found:
+        freed += done
+        if not seen:
             break
-    say(f"{freed} finalizers taken off")
+    else:
+        raise StillRunning(
+            f"objects get their finalizer back after it was taken off ({freed} times by now): an operator runs somewhere else, "
+            f"not as Deployment {deployment} in namespace {namespace}. End it, and run this again"
+        )
+    say(f"{freed} finalizers taken off, none is left")
     if policies:
         for plural in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
             for name in await _ours(api, f"{ADMISSION}/{plural}", "versionedconfig-"):
@@ -89,6 +102,7 @@ async def uninstall(
 
 async def _stop_operator(api: Api, path: str, wait_seconds: float, say: Say) -> None:
     deadline = time.monotonic() + wait_seconds
+    pods_path = path.replace("/apis/apps/v1/", "/api/v1/").rpartition("/deployments/")[0] + "/pods"
     told = False
     while True:
         try:
@@ -96,10 +110,20 @@ async def _stop_operator(api: Api, path: str, wait_seconds: float, say: Say) -> 
                 await api.patch(path, {"spec": {"replicas": 0}}, kind="merge", type=msgspec.Raw)
                 say(f"{path.rpartition('/')[2]}: scaled to 0")
                 told = True
-            left = (await api.get(path, type=_Deployment)).status.replicas
+            # Not its status: that does not count pods which are ending, and may still write.
+            labels = (await api.get(path, type=_Deployment)).spec.selector.match_labels
+            selector = ",".join(f"{key}={value}" for key, value in labels.items())
+            pods = await api.list_page(
+                pods_path, item=_Item, label_selector=selector, accept=METADATA_ONLY_LIST
+            )
+            left = len(pods.items)
         except ApiError as error:
             if error.status != 404:
                 raise
+            if not told:
+                say(
+                    f"there is no Deployment {path.rpartition('/')[2]} there: if the operator runs elsewhere, end it first"
+                )
             return
         if not left:
             return
@@ -110,8 +134,9 @@ async def _stop_operator(api: Api, path: str, wait_seconds: float, say: Say) -> 
         await asyncio.sleep(0.5)
 
 
-async def _strip(api: Api, say: Say) -> int:
-    freed = 0
+async def _strip(api: Api, say: Say) -> tuple[int, int]:
+    """One pass over all objects: how many had the finalizer, and how many have it no more."""
+    seen, freed = 0, 0
     for plural in ("configmaps", "secrets"):
         async for page in api.list_pages(f"/api/v1/{plural}", item=_Item, accept=METADATA_ONLY_LIST):
             ours = [item.metadata for item in page.items if IN_USE_FINALIZER in item.metadata.finalizers]
@@ -119,9 +144,10 @@ async def _strip(api: Api, say: Say) -> int:
                 batch = ours[start : start + WRITES_IN_FLIGHT]
                 outcomes = await asyncio.gather(*(_free(api, plural, meta) for meta in batch))
                 freed += outcomes.count(Outcome.DONE)
+            seen += len(ours)
             if ours:
-                say(f"{plural}: {len(ours)} freed on this page")
-    return freed
+                say(f"{plural}: {len(ours)} on this page")
+    return seen, freed
 
 
 async def _free(api: Api, plural: str, meta: _Metadata) -> Outcome:

@@ -33,6 +33,40 @@ METADATA_ONLY_LIST: Final = (
 )
 
 
+MOST_LEVELS: Final = 200
+"""No field that anybody reads is deeper. Values that are, become null where a decoder gives up on them."""
+
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+
+
+def flattened(content: bytes) -> bytes:
+    """The same JSON without what is nested too deep for a decoder that recurses. The API server stores up to 10,000 levels,
+    in managedFields for instance, and anybody may write them: one object must not make its whole kind unreadable."""
+    parts: list[bytes] = []
+    depth, taken = 0, 0
+    cut = -1
+    for match in _TOKEN.finditer(content):
+        token = match.group()
+        if token in b"[{":
+            depth += 1
+            if depth > MOST_LEVELS and cut < 0:
+                cut = match.start()
+        elif token in b"]}":
+            depth -= 1
+            if depth == MOST_LEVELS and cut >= 0:
+                parts += (content[taken:cut], b"null")
+                taken, cut = match.end(), -1
+    parts.append(content[taken:])
+    return b"".join(parts)
+
+
+def _decoded(decoder: msgspec.json.Decoder[T], content: bytes) -> T:
+    try:
+        return decoder.decode(content)
+    except RecursionError:
+        return decoder.decode(flattened(content))
+
+
 def accept_list(metadata_only: bool) -> str:
     """The Accept header of a list."""
     return METADATA_ONLY_LIST if metadata_only else JSON
@@ -353,7 +387,7 @@ class Api:
                     failure: ApiError | None = None
                     for line in lines:
                         try:
-                            event = _LINES.decode(line)
+                            event = _decoded(_LINES, line)
                             if event.type == "BOOKMARK":
                                 bookmark = _BOOKMARKS.decode(event.object)
                                 batch.append(WatchEvent("BOOKMARK", None, bookmark.metadata.resource_version))
@@ -361,7 +395,7 @@ class Api:
                                 failure = _error(_STATUSES.decode(event.object), default_status=500)
                                 break
                             else:
-                                batch.append(WatchEvent(event.type, objects.decode(event.object)))
+                                batch.append(WatchEvent(event.type, _decoded(objects, bytes(event.object))))
                         except msgspec.MsgspecError as error:
                             failure = _undecodable(error)
                             break
@@ -459,7 +493,7 @@ class Api:
             ) as response:
                 content = await response.read()
         try:
-            return decoder.decode(content)
+            return _decoded(decoder, content)
         except msgspec.MsgspecError as error:
             raise _undecodable(error) from None
 

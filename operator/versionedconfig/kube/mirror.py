@@ -63,13 +63,13 @@ class Resource(Generic[P]):
     field_selector: str = ""
     label_selector: str = ""
     metadata_only: bool = False
+    page_limit: int = 250
     may_be_absent: bool = False
     """The API server may not serve the kind, now or later: then there are no objects of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorSettings:
-    page_limit: int = 500
     watch_seconds: tuple[float, float] = (300, 600)
     """Asked from the server at random within this, so that streams spread over API server replicas again
     after one was down (client-go reflector.go, minWatchTimeout)."""
@@ -219,7 +219,7 @@ class Mirror(Generic[P]):
             item=resource.item,
             field_selector=resource.field_selector,
             label_selector=resource.label_selector,
-            limit=self._settings.page_limit,
+            limit=resource.page_limit,
             continue_token=token,
             accept=METADATA_ONLY_LIST if resource.metadata_only else JSON,
         )

@@ -106,7 +106,7 @@ class BatchQueue(Generic[G, K]):
         self, worker: Callable[[G, list[K]], Awaitable[None]], *, concurrency: int = 4
     ) -> None:
         """Works until cancelled. What `worker` raises is logged, and the batch comes again with back-off; a
-        worker that knows which keys failed calls `add_backoff` for them and returns."""
+        worker that knows which keys failed calls `failed` for them and returns."""
         async with asyncio.TaskGroup() as workers:
             for _ in range(concurrency):
                 workers.create_task(self._work(worker))
@@ -124,7 +124,7 @@ class BatchQueue(Generic[G, K]):
             try:
                 await worker(group, keys)
             except Exception as error:
-                self._failed(keys, error)
+                self.failed(keys, error)
             else:
                 for key, before in zip(keys, failures, strict=True):
                     if self._failures.get(key, 0) == before:
@@ -135,7 +135,8 @@ class BatchQueue(Generic[G, K]):
                     self._ready[group] = again
                     self._wakeup.set()
 
-    def _failed(self, keys: list[K], error: Exception) -> None:
+    def failed(self, keys: list[K], error: Exception) -> None:
+        """Log why, and hand the keys out again after their back-off."""
         fields: dict[str, object] = {"queue": self.name, "key": str(keys[0]), "keys": len(keys)}
         if isinstance(error, ApiError):
             fields |= {"status": error.status, "reason": error.reason, "detail": error.message}

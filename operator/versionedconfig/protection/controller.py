@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 from versionedconfig.kube.api import Api, ApiError
@@ -147,15 +147,23 @@ class ProtectionController:
             else:
                 self._metrics.blocked(key, None)
         for incarnation in broken:
-            await self._break_glass(incarnation)
+            await self._try(self._break_glass, incarnation)
         # A few at a time: a start finds thousands to do, and each costs a round trip.
         for start in range(0, len(unprotected), WRITES_IN_FLIGHT):
-            await asyncio.gather(*map(self._add, unprotected[start : start + WRITES_IN_FLIGHT]))
+            some = unprotected[start : start + WRITES_IN_FLIGHT]
+            await asyncio.gather(*(self._try(self._add, incarnation) for incarnation in some))
         if candidates:
             await self._release_unheld(namespace, candidates)
         # Last: an Event may be refused, and that must not keep anything else waiting.
         for incarnation in blocked:
-            await self._tell_blocked(incarnation)
+            await self._try(self._tell_blocked, incarnation)
+
+    async def _try(self, act: Callable[[Incarnation], Awaitable[None]], incarnation: Incarnation) -> None:
+        """What is refused for one object, by somebody's policy perhaps, must not keep the others of its namespace waiting."""
+        try:
+            await act(incarnation)
+        except ApiError as error:
+            self.queue.failed([incarnation.key], error)
 
     async def _add(self, incarnation: Incarnation) -> None:
         key = incarnation.key
@@ -173,23 +181,30 @@ class ProtectionController:
         terminating = self._view.terminating(namespace)
         try:
             held = await self._live.held(namespace, candidates, pods_only=terminating)
-        except Exception:
+        except ApiError as error:
             self._metrics.usage_check_errors.inc()
-            raise
+            self.queue.failed([candidate.key for candidate in candidates], error)
+            return
         for incarnation in candidates:
             key = incarnation.key
             still_held = self._view.holders.held(incarnation, pods_only=terminating)
             if key in held or still_held or (self._taken.get(key) and not terminating):
                 # The mirror lags: the holder's event will come, but do not rely on it.
                 self.queue.add_after(key, 1.0)
-                continue
-            outcome = await self._remove(incarnation)
-            if outcome is Outcome.DONE:
-                logger.info("released", extra={"config": str(key)})
-                if terminating and (others := self._view.holders.referrers(incarnation)):
-                    # An Event would be refused: its namespace takes nothing new.
-                    first = ", ".join(map(str, others[:3]))
-                    logger.warning("went with its namespace", extra={"config": str(key), "used_by": first})
+            else:
+                await self._try(self._release, incarnation)
+
+    async def _release(self, incarnation: Incarnation) -> None:
+        if await self._remove(incarnation) is not Outcome.DONE:
+            return
+        logger.info("released", extra={"config": str(incarnation.key)})
+        terminating = self._view.terminating(incarnation.namespace)
+        if terminating and (others := self._view.holders.referrers(incarnation)):
+            # An Event would be refused: its namespace takes nothing new.
+            first = ", ".join(map(str, others[:3]))
+            logger.warning(
+                "went with its namespace", extra={"config": str(incarnation.key), "used_by": first}
+            )
 
     async def _break_glass(self, incarnation: Incarnation) -> None:
         """At once and whatever holds it; the Event first, since the object may be gone afterwards."""

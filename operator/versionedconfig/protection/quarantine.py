@@ -18,6 +18,8 @@ ALIVE_AFTER: Final = timedelta(seconds=90)
 """A node that is Ready so long after the deletion has heard of it: the node controller calls it NotReady when its kubelet
 was silent for 50 s (kube-controller-manager --node-monitor-grace-period)."""
 
+CLOCK_SKEW: Final = timedelta(seconds=60)
+
 MOST: Final = 50
 """Entries kept: the annotation is for nodes that are lost, and an annotation has its limits."""
 
@@ -58,7 +60,8 @@ def active(
         for entry in entries
         if (node := node_of(entry.node)) is not None
         and node.boot_id == entry.boot_id
-        and now - entry.since < timedelta(seconds=limit_seconds)
+        # Somebody else may have written the annotation, and a moment to come would hold until then.
+        and timedelta(0) - CLOCK_SKEW <= now - entry.since < timedelta(seconds=limit_seconds)
         and not (node.ready and now - entry.since > ALIVE_AFTER)
     ]
 

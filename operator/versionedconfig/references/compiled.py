@@ -7,10 +7,11 @@ into dictionaries.
 
 import functools
 import keyword
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from sys import intern
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -24,7 +25,11 @@ from versionedconfig.references.rules import (
     FieldRule,
     Path,
     parse_path,
+    path_text,
 )
+
+_PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*")
+"""Keys that are Python names and clash with nothing that an object has by itself."""
 
 
 @dataclass(slots=True)
@@ -48,7 +53,7 @@ class _Node:
             else:
                 attribute = (
                     step
-                    if step.isidentifier() and not keyword.iskeyword(step)
+                    if _PLAIN.fullmatch(step) and not keyword.iskeyword(step)
                     else f"field{len(node.fields)}"
                 )
                 node = node.fields.setdefault(step, _Node(attribute))
@@ -58,6 +63,10 @@ class _Node:
         """The attributes that lead from here to that place."""
         node, attributes = self, []
         for step in path:
+            if step not in node.fields:
+                raise ValueError(
+                    f"a namespace, a class or a variable cannot stand in a list: {path_text(path)}"
+                )
             node = node.fields[step]
             attributes.append(node.attribute)
         return tuple(attributes)

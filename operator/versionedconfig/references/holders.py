@@ -20,6 +20,7 @@ from versionedconfig.references.compiled import Compiled
 from versionedconfig.references.index import Keys, ReferenceIndex
 from versionedconfig.references.rules import (
     CONFIG_MAP,
+    LITERAL,
     OWN,
     SECRET,
     Chooses,
@@ -120,6 +121,7 @@ class Source:
         self.id = id or rules.resource
         chooses = rules.chooses
         expanded = list(expand(rules, fragments))
+        self._targets = frozenset(_targets(rule) for _, rule in expanded)
         self.metadata_only = rules.chooses is None and not rules.binds and not _is_policy(rules)
         self.metadata_only &= all(
             (*root, *parse_path(rule.path))[0] == "metadata"
@@ -133,6 +135,13 @@ class Source:
         self._variables = _variables(chooses, self._compiled) if chooses else ()
         self._annotations = (
             self._compiled.getter(("metadata", "annotations")) if chooses and chooses.annotations else None
+        )
+
+    def may_refer(self, kind: str, namespace: str) -> bool:
+        """Whether any object of this kind can refer to such a one at all."""
+        return any(
+            (kinds is None or kind in kinds) and (namespaces is None or namespace in namespaces)
+            for kinds, namespaces in self._targets or ((None, None),)
         )
 
     def references(self, item: Any) -> list[Reference]:
@@ -175,11 +184,15 @@ class Source:
                     break
         annotations = self._annotations(item) if self._annotations else None
         pairs = sorted(annotations.items()) if isinstance(annotations, dict) else ()
-        return Choice(link, tuple(values), tuple((k, v) for k, v in pairs if k != LAST_APPLIED))
+        # A longer value cannot be a name, and anybody can write 256 kB into each claim.
+        short = tuple(
+            (key, value) for key, value in pairs if isinstance(value, str) and len(value) <= MAX_NAME
+        )
+        return Choice(link, tuple(values), short)
 
 
 ANNOTATIONS: Final = "annotations"
-LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+MAX_NAME: Final = 253
 METADATA: Final[tuple[Path, ...]] = tuple(
     ("metadata", name) for name in ("name", "namespace", "uid", "resourceVersion")
 )
@@ -187,6 +200,16 @@ _BRACES: Final = re.compile(r"\{([^}]*)\}")
 _VARIABLE: Final = re.compile(r"\$\{([^}]*)\}")
 _Part = str | Callable[[Any], Any]
 """Of a variable's value: a literal, or where it stands."""
+
+
+def _targets(rule: FieldRule) -> tuple[frozenset[str] | None, frozenset[str] | None]:
+    """Kinds and namespaces that a rule can lead to; None: any."""
+    literal = [text.removeprefix(LITERAL) for text in rule.namespace if text.startswith(LITERAL)]
+    known = len(literal) == len(rule.namespace) and rule.format == "name"
+    return (
+        frozenset({rule.to}) if rule.to is not None else None,
+        frozenset(literal) if known else None,
+    )
 
 
 def _paths(rules: KindRules) -> Iterator[Path]:

@@ -25,6 +25,8 @@ LITERAL: Final = "="
 Path = tuple[str, ...]
 """Keys, and EACH."""
 
+MOST_STEPS: Final = 30
+
 _PLAIN: Final = re.compile(r"[A-Za-z_$][-A-Za-z0-9_$]*")
 _STEP: Final = re.compile(r"\.([A-Za-z_$][-A-Za-z0-9_$]*)|\['([^']+)'\]|(\[\*\])")
 
@@ -47,6 +49,8 @@ def parse_path(text: str) -> Path:
             )
         steps.append(match.group(1) or match.group(2) or EACH)
         position = match.end()
+    if len(steps) > MOST_STEPS:
+        raise ValueError(f"a path of {len(steps)} steps: no more than {MOST_STEPS} are followed")
     if not steps or steps[0] == EACH:
         raise ValueError(f"{text!r} is no path: it must begin with a field, like .spec")
     return tuple(steps)

@@ -129,9 +129,15 @@ class VersionsController:
     async def run(self) -> None:
         """Work for ever. Call when the view is synced."""
         path = f"/apis/{GROUP}/{API_VERSION}/{PLURAL}"
-        async for page in self._api.list_pages(path, item=_Listed):
-            for item in page.items:
-                self.changed(ObjectKey(item.metadata.namespace, item.metadata.name))
+        try:
+            async for page in self._api.list_pages(path, item=_Listed):
+                for item in page.items:
+                    self.changed(ObjectKey(item.metadata.namespace, item.metadata.name))
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            missing = f"the CRD {PLURAL}.{GROUP} is not there: apply crds/ or manifests/base first"
+            raise ApiError(404, error.reason, missing) from None
         for owner in self._view.owners():
             self.queue.add(owner)
         await self.queue.run(self.reconcile, concurrency=10)
@@ -258,7 +264,7 @@ class VersionsController:
                 [f"the operator makes nothing in namespace {owner.namespace}: use another one"],
             )
         if fields := unsupported(spec):
-            return refused("NotSupported", [f"this operator does not do {field} yet" for field in fields])
+            return refused("NotSupported", [f"not supported yet: {field}" for field in fields])
         try:
             content = config_map_content(spec.data, spec.binary_data)
         except ValueError as error:
@@ -484,6 +490,7 @@ class VersionsController:
         """Delete what a live look confirms to be unused. Preconditions make a lost race harmless."""
         held = await self._live.held(namespace, list(versions))
         used = await self._template_names(namespace)
+        refused: ApiError | None = None
         for version in versions:
             key = version.key
             if key in held or (key.kind, key.name) in used:
@@ -494,10 +501,13 @@ class VersionsController:
                 )
             except ApiError as error:
                 if error.status not in (404, 409):
-                    raise
+                    refused = error
             else:
                 self._metrics.versions_collected.inc()
                 logger.info("collected", extra={"config": str(key)})
+        if refused is not None:
+            # Somebody's policy may want to keep one of them; the others are gone all the same.
+            raise refused
 
     async def _template_names(self, namespace: str) -> set[tuple[str, str]]:
         """Every name that a Deployment or a ReplicaSet of the namespace refers to, read live."""
