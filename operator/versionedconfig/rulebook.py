@@ -7,6 +7,7 @@ since the condition remembers, and when the rule is edited, since the rule befor
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -171,19 +172,23 @@ class RuleBook:
             return
         before = self._running.get(new.name, [])
         source = source_of(new)
-        if source is not None and new.ready[1] in (IN_FORCE, FAILING):
+        if source is not None and old is None and new.ready[1] in (IN_FORCE, FAILING):
             # Before anything is released: it counted when the last process ended.
-            self._view.sources.append(source)
+            self._view.trust(source)
         task = asyncio.create_task(self._follow(new, source, list(before)))
-        task.add_done_callback(self._ended)
+        task.add_done_callback(functools.partial(self._ended, source))
         self._running[new.name] = [*before, task]
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, source: Source | None, task: asyncio.Task[None]) -> None:
+        # Here and not in the task: one that is cancelled before it began does nothing of its own.
+        if source is not None:
+            self._rules.pop(source.id, None)
+            self._view.drop_source(source)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.failed(error)
 
     async def _follow(self, kept: Rule, source: Source | None, before: list[asyncio.Task[None]]) -> None:
-        """While this generation of the rule is there. `before`: earlier ones, which go when this one counts."""
+        """Until it is cancelled: the rule is gone, or another generation of it counts. `before`: earlier ones, which go when this one counts."""
         if source is None:
             stays = "; the rule before stays in force" if before else ""
             await self._tell(kept, "False", "Invalid", kept.problem + stays)
@@ -196,28 +201,22 @@ class RuleBook:
         mirror = self._view.add_source(source)
         listed = asyncio.Event()
         mirror.on_listed = listed.set
-        try:
-            while True:
-                listed.clear()
-                trusting = asyncio.create_task(self._trust(kept, source, mirror, listed, before))
-                try:
-                    await mirror.run()
-                except ApiError as error:
-                    missing = f"the operator's ServiceAccount needs list and watch on {source.rules.resource}"
-                    await self._tell(
-                        kept, "False", self._failing(source, "Forbidden"), f"{missing}: {error.message}"
-                    )
-                except Exception as error:
-                    logger.error("rule failed", extra={"rule": kept.name, "error": type(error).__name__})
-                    message = f"its kind cannot be read ({type(error).__name__}): look at path and group"
-                    await self._tell(kept, "False", self._failing(source, "Unreadable"), message)
-                finally:
-                    trusting.cancel()
-                await asyncio.sleep(RETRY_SECONDS)
-        finally:
-            # Cancelled: the rule is gone, or another generation of it counts.
-            self._rules.pop(source.id, None)
-            self._view.drop_source(source)
+        while True:
+            listed.clear()
+            trusting = asyncio.create_task(self._trust(kept, source, mirror, listed, before))
+            try:
+                await mirror.run()
+            except ApiError as error:
+                missing = f"the operator's ServiceAccount needs list and watch on {source.rules.resource}"
+                reason = self._failing(source, "Forbidden")
+                await self._tell(kept, "False", reason, f"{missing}: {error.message}")
+            except Exception as error:
+                logger.error("rule failed", extra={"rule": kept.name, "error": type(error).__name__})
+                message = f"its kind cannot be read ({type(error).__name__}): look at path and group"
+                await self._tell(kept, "False", self._failing(source, "Unreadable"), message)
+            finally:
+                trusting.cancel()
+            await asyncio.sleep(RETRY_SECONDS)
 
     def _failing(self, source: Source, reason: str) -> str:
         return FAILING if source in self._view.sources else reason
