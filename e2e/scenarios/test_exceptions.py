@@ -14,6 +14,7 @@ from e2e.cluster.provide import Cluster
 from e2e.harness import (
     IGNORE,
     IN_USE,
+    OPERATOR_NAMESPACE,
     RELEASE,
     Kubectl,
     Operator,
@@ -26,6 +27,7 @@ from e2e.harness import (
     reading_pod_spec,
     secret,
     settle,
+    temporary_namespace,
     unscheduled,
     wait_gone,
     wait_protected,
@@ -219,6 +221,66 @@ def test_a_new_pod_holds_what_is_being_deleted(
     kubectl("delete", "-n", namespace, "pod/second")
     wait_gone(api, namespace)
     operator.stop()
+
+
+def test_protection_can_be_limited_to_labels_and_namespaces(
+    stopped_operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
+) -> None:
+    operator = stopped_operator
+    operator.start("--protect-selector", "tier in (gold),!legacy", "--protect-namespace", namespace)
+    gold = {**config_map("gold"), "metadata": {"name": "gold", "labels": {"tier": "gold"}}}
+    old = {**config_map("old"), "metadata": {"name": "old", "labels": {"tier": "gold", "legacy": ""}}}
+    spec = unscheduled(reading_pod_spec("gold"))
+    spec["volumes"] += [{"name": n, "configMap": {"name": n}} for n in ("old", "plain")]
+    with temporary_namespace(kubectl, api, "other") as other:
+        for place in (other, namespace):
+            kubectl.create(place, gold, old, config_map("plain"), pod("holder", spec))
+        wait_protected(api, namespace, "gold")
+        kubectl("label", "-n", namespace, "configmap/old", "legacy-")
+        wait_protected(api, namespace, "old")
+        left_out = [
+            fetch(api, pykube.ConfigMap, namespace, "plain"),
+            fetch(api, pykube.ConfigMap, other, "gold"),
+        ]
+        assert [finalizers(found) for found in left_out] == [[], []]
+    operator.stop()
+
+
+def test_a_further_kind_can_be_told_to_hold(
+    stopped_operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
+) -> None:
+    """An Ingress follows by default."""
+    operator = stopped_operator
+    backend = {"service": {"name": "web", "port": {"number": 80}}}
+    ingress = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "Ingress",
+        "metadata": {"name": "front"},
+        "spec": {"defaultBackend": backend, "tls": [{"secretName": "cert"}]},
+    }
+    account = f"--serviceaccount={OPERATOR_NAMESPACE}:versionedconfig"
+    kubectl(
+        "create",
+        "clusterrole",
+        "e2e-ingresses",
+        "--verb=list,watch",
+        "--resource=ingresses.networking.k8s.io",
+    )
+    kubectl("create", "clusterrolebinding", "e2e-ingresses", "--clusterrole=e2e-ingresses", account)
+    try:
+        kubectl.create(namespace, secret("cert"), ingress)
+        operator.start("--hold", "ingresses.networking.k8s.io")
+        wait_protected(api, namespace, "cert", kind=pykube.Secret)
+        kubectl("delete", "-n", namespace, "secret/cert", "--wait=false")
+        (event,) = wait_until(
+            lambda: events(api, namespace, "cert", "DeletionBlocked"), 15, "an Event tells who holds it"
+        )
+        assert f"Ingress {namespace}/front" in event["message"]
+        kubectl("delete", "-n", namespace, "ingress/front")
+        wait_gone(api, namespace, "cert", kind=pykube.Secret)
+    finally:
+        operator.stop()
+        kubectl("delete", "clusterrole,clusterrolebinding", "e2e-ingresses")
 
 
 def test_observing_writes_nothing(

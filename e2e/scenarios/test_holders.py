@@ -17,7 +17,11 @@ from e2e.harness import (
     events,
     fetch,
     finalizers,
+    plain_pod_spec,
+    pod,
     secret,
+    settle,
+    unscheduled,
     wait_gone,
     wait_protected,
     wait_until,
@@ -251,3 +255,30 @@ def test_a_kind_is_noticed_when_its_crd_appears(
     kubectl("delete", "-n", namespace, "configmap/gateway", "--wait=false")
     kubectl("delete", "crd", CRD_NAME)
     wait_gone(api, namespace, "gateway", timeout=60)
+
+
+def test_pull_secrets_of_an_account_hold_through_its_pods(
+    operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
+) -> None:
+    """G12: admission copies them into each pod; the account itself only follows."""
+    docker = {**secret("reg", {".dockerconfigjson": "{}"}), "type": "kubernetes.io/dockerconfigjson"}
+    account = {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": {"name": "puller"},
+        "imagePullSecrets": [{"name": "reg"}],
+    }
+    kubectl.create(namespace, docker, account)
+    settle(kubectl, api)
+    assert IN_USE not in finalizers(fetch(api, pykube.Secret, namespace, "reg"))
+
+    kubectl.create(namespace, pod("p", unscheduled(plain_pod_spec(serviceAccountName="puller"))))
+    wait_protected(api, namespace, "reg", kind=pykube.Secret)
+    kubectl(
+        "patch", "-n", namespace, "serviceaccount/puller", "--type=merge", "-p", '{"imagePullSecrets":null}'
+    )
+    kubectl("delete", "-n", namespace, "secret/reg", "--wait=false")
+    settle(kubectl, api)
+    assert IN_USE in finalizers(fetch(api, pykube.Secret, namespace, "reg"))
+    kubectl("delete", "-n", namespace, "pod/p")
+    wait_gone(api, namespace, "reg", kind=pykube.Secret)
