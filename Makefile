@@ -35,7 +35,7 @@ check: $(READY) ## Lint, types, import directions and the fast tests
 
 e2e: $(READY) ## The scenarios on the local cluster (or on KUBECONFIG)
 	$(BIN)/python -m e2e.cluster build
-	$(BIN)/pytest e2e --timeout 300 -n auto --dist loadfile
+	$(BIN)/pytest e2e --timeout 300 -n auto --dist loadfile --no-loadscope-reorder
 
 storm: $(READY) ## The random storm at full length, and the crashes; prints the seed that replays it (E2E_SEED)
 	$(BIN)/python -m e2e.cluster build

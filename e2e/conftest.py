@@ -97,8 +97,20 @@ def pytest_xdist_auto_num_workers() -> int:
     return 2 if clusters.provide.is_local() else 0
 
 
+LONGEST = (
+    "test_versions",
+    "test_crashes",
+    "test_hostile",
+    "test_storm",
+    "test_reference_rules",
+    "test_protection",
+)
+"""Files that take a minute or more. They go first: whoever is left with one at the end lets the other cluster wait."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests on a cluster take longer than others, and the first one waits for the cluster to be built."""
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
     for item in items:
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(180, func_only=True))
