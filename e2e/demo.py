@@ -368,7 +368,10 @@ def main() -> int:
             status.stop()
             console.print(f"A local cluster with {len(cluster.nodes)} nodes runs.")
             tell(console, cluster, cluster.folder, keep=keep)
-    except (AssertionError, NotTrue, clusters.ClusterError) as error:
+    except clusters.ClusterError as error:
+        console.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        return 1
+    except (AssertionError, NotTrue) as error:
         console.print(f"\n[bold red]It does not hold:[/] {escape(str(error))}", highlight=False)
         return 1
     except KeyboardInterrupt:
