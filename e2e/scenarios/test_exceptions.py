@@ -3,6 +3,7 @@ the finalizer, taking pods away by force, only looking."""
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -281,6 +282,30 @@ def test_a_further_kind_can_be_told_to_hold(
     finally:
         operator.stop()
         kubectl("delete", "clusterrole,clusterrolebinding", "e2e-ingresses")
+
+
+def test_pending_and_finished_pods_can_do_otherwise(
+    stopped_operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
+) -> None:
+    """The switches of G5 and G8."""
+    operator = stopped_operator
+    operator.start("--pending-pods", "follow", "--finished-pods", "hold")
+    finished = {**reading_pod_spec("ended"), "restartPolicy": "Never"}
+    finished["containers"] = [{**finished["containers"][0], "command": ["true"]}]
+    kubectl.create(
+        namespace, config_map(), config_map("ended"), pod("pending", unscheduled(reading_pod_spec()))
+    )
+    kubectl.create(namespace, pod("ended", finished))
+    kubectl("wait", "-n", namespace, "--for=jsonpath={.status.phase}=Succeeded", "pod/ended", "--timeout=60s")
+    wait_protected(api, namespace, "ended")
+    assert IN_USE not in finalizers(fetch(api, pykube.ConfigMap, namespace, "app-cfg"))
+
+    kubectl("delete", "-n", namespace, "configmap/ended", "--wait=false")
+    time.sleep(3 * operator.linger_seconds)
+    assert IN_USE in finalizers(fetch(api, pykube.ConfigMap, namespace, "ended"))
+    kubectl("delete", "-n", namespace, "pod/ended")
+    wait_gone(api, namespace, "ended")
+    operator.stop()
 
 
 def test_observing_writes_nothing(

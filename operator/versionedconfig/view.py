@@ -81,11 +81,16 @@ class _Metadata(_Struct, frozen=True):
     owner_references: list[_Owner] | None = None
 
 
+class _PodStatus(_Struct, frozen=True):
+    phase: str = ""
+
+
 class PodItem(_Struct, frozen=True):
     """What is decoded of a pod."""
 
     metadata: _Metadata
     spec: PodSpec
+    status: _PodStatus = _PodStatus()
 
 
 class _ConfigMetadata(_Metadata, frozen=True):
@@ -185,9 +190,9 @@ def pod_kept(item: PodItem) -> PodKept:
         resource_version=meta.resource_version,
         keys=tuple(ConfigKey(kind, meta.namespace, name) for kind, name in referenced_names(item.spec)),
         node=sys.intern(item.spec.nodeName or ""),
-        # A pod that its kubelet ends is finished first, and so left the mirror before (kubelet status_manager.go,
-        # since 1.27): whoever vanishes with no time left and not finished was taken away.
-        forced=meta.deletion_grace_period_seconds == 0,
+        # A pod that its kubelet ends is finished first (kubelet status_manager.go, since 1.27): whoever vanishes with no
+        # time left and not finished was taken away.
+        forced=meta.deletion_grace_period_seconds == 0 and item.status.phase not in ("Succeeded", "Failed"),
     )
 
 
