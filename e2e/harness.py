@@ -35,6 +35,7 @@ OPERATOR_NAMESPACE: Final = "versionedconfig-system"
 OPERATOR_USER: Final = f"system:serviceaccount:{OPERATOR_NAMESPACE}:versionedconfig"
 IN_USE: Final = "versionedconfig.io/in-use"
 IGNORE: Final = "versionedconfig.io/ignore"
+STRIPPED: Final = '{"metadata":{"finalizers":null}}'
 RELEASE: Final = "versionedconfig.io/release"
 
 
@@ -69,6 +70,10 @@ class Kubectl:
     def apply(self, namespace: str, *objects: Manifest) -> None:
         """`kubectl apply` all of them, in that order."""
         self("apply", "-n", namespace, "-f", "-", stdin=as_list(objects))
+
+    def strip(self, namespace: str, resource: str, *, check: bool = True) -> None:
+        """Take every finalizer off, as people do when something hangs."""
+        self("patch", "-n", namespace, resource, "--type=merge", "-p", STRIPPED, check=check)
 
 
 def as_list(objects: Iterable[Manifest]) -> str:
@@ -165,6 +170,47 @@ def secret(
     """An Opaque Secret; immutable if nothing else is said."""
     content = {"stringData": dict(data or {"TOKEN": "blue"}), "type": "Opaque"}
     return _config_object("Secret", name, content, immutable, annotations)
+
+
+def persistent_volume(name: str, namespace: str, secret_name: str) -> Manifest:
+    """A volume whose driver needs that Secret on the node."""
+    reference = {"name": secret_name, "namespace": namespace}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": "none",
+            "csi": {"driver": "ex.csi", "volumeHandle": "h", "nodeStageSecretRef": reference},
+        },
+    }
+
+
+def custom_kind(
+    group: str, kind: str, plural: str, scope: str, versions: Iterable[str] = ("v1",)
+) -> Manifest:
+    """A definition that takes anything; the first version is the stored one."""
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": f"{plural}.{group}",
+            # Groups of Kubernetes itself ask for it.
+            "annotations": {"api-approved.kubernetes.io": "unapproved, a test's own"},
+        },
+        "spec": {
+            "group": group,
+            "scope": scope,
+            "names": {"plural": plural, "singular": kind.lower(), "kind": kind},
+            "versions": [
+                {"name": version, "served": True, "storage": not number, "schema": schema}
+                for number, version in enumerate(versions)
+            ],
+        },
+    }
 
 
 def _config_object(
@@ -454,8 +500,7 @@ def _wait_for_policies(kubectl: Kubectl, api: pykube.HTTPClient) -> None:
         probe = config_map("probe")
         probe["metadata"]["finalizers"] = [IN_USE]
         kubectl.create(namespace, probe)
-        bare = '{"metadata":{"finalizers":null}}'
-        strip = ("patch", "-n", namespace, "configmap/probe", "--type=merge", "-p", bare)
+        strip = ("patch", "-n", namespace, "configmap/probe", "--type=merge", "-p", STRIPPED)
         try:
             wait_until(
                 lambda: "Warning:" in _dry_delete(kubectl, namespace).stderr,

@@ -24,6 +24,7 @@ from e2e.harness import (
     Operator,
     config_map,
     deployment,
+    persistent_volume,
     plain_pod_spec,
     pod,
     secret,
@@ -273,22 +274,7 @@ class Storm:
     def volume(self) -> None:
         """A PersistentVolume, made where there is none and else deleted."""
         namespace, name = self.place()
-        csi = {
-            "driver": "ex.csi",
-            "volumeHandle": "h",
-            "nodeStageSecretRef": {"name": name, "namespace": namespace},
-        }
-        manifest = {
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": {"name": f"storm-{namespace}-{name}"},
-            "spec": {
-                "capacity": {"storage": "1Gi"},
-                "accessModes": ["ReadWriteOnce"],
-                "storageClassName": "none",
-                "csi": csi,
-            },
-        }
+        manifest = persistent_volume(f"storm-{namespace}-{name}", namespace, name)
         if self._create("default", manifest) != 0:
             self._do("delete", "persistentvolume", f"storm-{namespace}-{name}", "--wait=false")
 

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from versionedconfig.rulebook import Rule, RuleItem, rule, source_of
+from versionedconfig.rulebook import Rule, RuleItem, rule
 
 WIDGET = {"group": "example.com", "version": "v1", "kind": "Widget", "plural": "widgets"}
 
@@ -20,7 +20,7 @@ def test_a_rule_becomes_a_source() -> None:
     kept = read(
         {**WIDGET, "holds": True, "references": [{"path": ".spec.tls[*].secretName", "to": "Secret"}]}
     )
-    source = source_of(kept)
+    source = kept.source
 
     assert source is not None
     assert (source.id, source.rules.resource, source.rules.holder) == (
@@ -34,7 +34,7 @@ def test_a_rule_becomes_a_source() -> None:
 
 
 def test_a_kind_with_a_pod_template() -> None:
-    source = source_of(read({**WIDGET, "include": [{"fragment": "PodSpec", "at": ".spec.template.spec"}]}))
+    source = read({**WIDGET, "include": [{"fragment": "PodSpec", "at": ".spec.template.spec"}]}).source
 
     assert source is not None
     assert not source.rules.holder
@@ -64,4 +64,4 @@ def test_a_mistake_is_told_and_makes_no_source(spec: Any, problem: str) -> None:
     kept = read(spec)
 
     assert problem in kept.problem
-    assert source_of(kept) is None
+    assert kept.source is None

@@ -374,7 +374,7 @@ class TestDeletion:
         deleted = kubectl("delete", "-n", namespace, resource, "--wait=false")
 
         assert deleted.stderr == ""
-        kubectl("patch", "-n", namespace, resource, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
+        kubectl.strip(namespace, resource)
 
 
 def test_deletion_by_the_operator_does_not_warn(kubectl: Kubectl, namespace: str) -> None:

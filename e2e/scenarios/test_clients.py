@@ -70,15 +70,7 @@ def wait_in_force(kubectl: Kubectl, mode: str) -> None:
         wait_until(in_force, 30, f"the policy is set to {mode}")
     finally:
         kubectl("annotate", "-n", "default", f"configmap/{name}", f"{RELEASE}=the test ends")
-        kubectl(
-            "patch",
-            "-n",
-            "default",
-            f"configmap/{name}",
-            "--type=merge",
-            "-p",
-            '{"metadata":{"finalizers":null}}',
-        )
+        kubectl.strip("default", f"configmap/{name}")
         kubectl("delete", "-n", "default", f"configmap/{name}")
 
 
@@ -127,16 +119,7 @@ def stored(kubectl: Kubectl, api: pykube.HTTPClient, namespace: str) -> Iterator
     assert found is not None
     yield found
     kubectl("annotate", "-n", namespace, "configmap/app-cfg", f"{RELEASE}=the test ends", check=False)
-    kubectl(
-        "patch",
-        "-n",
-        namespace,
-        "configmap/app-cfg",
-        "--type=merge",
-        "-p",
-        '{"metadata":{"finalizers":null}}',
-        check=False,
-    )
+    kubectl.strip(namespace, "configmap/app-cfg", check=False)
 
 
 @pytest.mark.parametrize("terminating", [False, True], ids=["", "terminating"])
@@ -207,15 +190,7 @@ def test_a_reason_lets_a_deletion_pass(
     done = kubectl("delete", "-n", namespace, "configmap/app-cfg", "--wait=false")
 
     assert "in use" not in done.stderr
-    kubectl(
-        "patch",
-        "-n",
-        namespace,
-        "configmap/app-cfg",
-        "--type=merge",
-        "-p",
-        '{"metadata":{"finalizers":null}}',
-    )
+    kubectl.strip(namespace, "configmap/app-cfg")
     wait_gone(api, namespace)
 
 

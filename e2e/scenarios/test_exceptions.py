@@ -17,6 +17,7 @@ from e2e.harness import (
     IN_USE,
     OPERATOR_NAMESPACE,
     RELEASE,
+    STRIPPED,
     Kubectl,
     Operator,
     Writes,
@@ -100,7 +101,7 @@ def test_a_finalizer_stripped_from_a_living_object_comes_back(
     wait_protected(api, namespace)
     uid = fetch(api, pykube.ConfigMap, namespace, "app-cfg")["metadata"]["uid"]  # type: ignore[index]
 
-    kubectl("patch", "-n", namespace, "configmap/app-cfg", "--type=merge", "-p", STRIPPED)
+    kubectl.strip(namespace, "configmap/app-cfg")
 
     wait_protected(api, namespace)
     assert fetch(api, pykube.ConfigMap, namespace, "app-cfg")["metadata"]["uid"] == uid  # type: ignore[index]
@@ -117,13 +118,10 @@ def test_an_object_stripped_while_it_was_deleted_is_counted(
     settle(kubectl, api)
     kubectl("delete", "-n", namespace, "configmap/app-cfg", "--wait=false")
 
-    kubectl("patch", "-n", namespace, "configmap/app-cfg", "--type=merge", "-p", STRIPPED)
+    kubectl.strip(namespace, "configmap/app-cfg")
 
     wait_gone(api, namespace)
     wait_until(lambda: operator.metrics()[series] == before + 1, 10, "the loss is counted")
-
-
-STRIPPED = '{"metadata":{"finalizers":null}}'
 
 
 @pytest.fixture
@@ -151,7 +149,7 @@ def unguarded(kubectl: Kubectl, api: pykube.HTTPClient, installed: None) -> Iter
         kubectl("apply", "-f", str(guard))
         wait_until(denied, 30, "the guard is on again")
         kubectl("annotate", "-n", "unguarded", "configmap/probe", f"{RELEASE}=the test ends")
-        kubectl("patch", "-n", "unguarded", "configmap/probe", "--type=merge", "-p", STRIPPED)
+        kubectl.strip("unguarded", "configmap/probe")
         kubectl("delete", "namespace", "unguarded")
 
 

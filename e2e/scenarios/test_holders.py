@@ -14,9 +14,11 @@ from e2e.harness import (
     Operator,
     as_list,
     config_map,
+    custom_kind,
     events,
     fetch,
     finalizers,
+    persistent_volume,
     plain_pod_spec,
     pod,
     secret,
@@ -39,20 +41,6 @@ def cluster_scoped(kubectl: Kubectl) -> Iterator[list[Manifest]]:
         )
 
 
-def volume(namespace: str, **source: Any) -> Manifest:
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": f"pv-{namespace}"},
-        "spec": {
-            "capacity": {"storage": "1Gi"},
-            "accessModes": ["ReadWriteOnce"],
-            "storageClassName": "none",
-            "csi": {"driver": "ex.csi", "volumeHandle": "h", **source},
-        },
-    }
-
-
 def test_a_volume_holds_its_secret(
     operator: Operator,
     kubectl: Kubectl,
@@ -61,7 +49,7 @@ def test_a_volume_holds_its_secret(
     cluster_scoped: list[Manifest],
 ) -> None:
     """G13: it can be deleted, stays while the volume is there, and the Event says who holds it."""
-    pv = volume(namespace, nodeStageSecretRef={"name": "stage", "namespace": namespace})
+    pv = persistent_volume(f"pv-{namespace}", namespace, "stage")
     cluster_scoped.append(pv)
     kubectl.create(namespace, secret("stage", immutable=True), secret("other", immutable=True))
     kubectl.create(namespace, pv)
@@ -213,28 +201,7 @@ def test_a_kind_is_noticed_when_its_crd_appears(
     cluster_scoped: list[Manifest],
 ) -> None:
     """G17: the operator runs without the kind, and holds for it as soon as it is served."""
-    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    crd = {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {
-            "name": CRD_NAME,
-            "annotations": {"api-approved.kubernetes.io": "unapproved, a test's own"},
-        },
-        "spec": {
-            "group": "gateway.networking.k8s.io",
-            "scope": "Cluster",
-            "names": {"plural": "gatewayclasses", "singular": "gatewayclass", "kind": "GatewayClass"},
-            "versions": [
-                {
-                    "name": "v1",
-                    "served": True,
-                    "storage": True,
-                    "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": anything}}},
-                }
-            ],
-        },
-    }
+    crd = custom_kind("gateway.networking.k8s.io", "GatewayClass", "gatewayclasses", "Cluster")
     gateway_class = {
         "apiVersion": "gateway.networking.k8s.io/v1",
         "kind": "GatewayClass",

@@ -27,6 +27,7 @@ from e2e.harness import (
     Operator,
     Writes,
     config_map,
+    custom_kind,
     deployment,
     fetch,
     fetch_all,
@@ -406,8 +407,7 @@ def test_an_object_that_was_released_by_hand_stays_released(
     wait_protected(api, namespace)
     annotate(kubectl, namespace, "app-cfg", "versionedconfig.io/release=the release is stuck")
 
-    bare = '{"metadata":{"finalizers":null}}'
-    kubectl("patch", "-n", namespace, "configmap/app-cfg", "--type=merge", "-p", bare)
+    kubectl.strip(namespace, "configmap/app-cfg")
     settle(kubectl, api)
 
     assert IN_USE not in finalizers(fetch(api, pykube.ConfigMap, namespace, "app-cfg"))
@@ -488,18 +488,7 @@ def test_a_kind_that_cannot_be_read_stops_nothing_but_what_it_may_hold(
     operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
 ) -> None:
     """A definition whose conversion webhook is gone, as a half-removed operator leaves it."""
-    anything = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    versions = [
-        {"name": "v1alpha2", "served": True, "storage": True, "schema": anything},
-        {"name": "v1", "served": True, "storage": False, "schema": anything},
-    ]
-    names = {"plural": "clusterissuers", "singular": "clusterissuer", "kind": "ClusterIssuer"}
-    crd = {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": BROKEN_CRD},
-        "spec": {"group": "cert-manager.io", "scope": "Cluster", "names": names, "versions": versions},
-    }
+    crd = custom_kind("cert-manager.io", "ClusterIssuer", "clusterissuers", "Cluster", ["v1alpha2", "v1"])
     kubectl.create(namespace, crd)
     try:
         kubectl("wait", "--for=condition=Established", f"crd/{BROKEN_CRD}", "--timeout=60s")

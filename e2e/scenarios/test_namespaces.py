@@ -17,6 +17,7 @@ from e2e.harness import (
     deployment,
     fetch,
     finalizers,
+    persistent_volume,
     pod,
     reading_pod_spec,
     secret,
@@ -32,22 +33,7 @@ def test_a_namespace_goes_whatever_refers_to_it(
     operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
 ) -> None:
     """Its own pods are waited for, one of them takes its time; a volume from outside would keep it for ever."""
-    csi = {
-        "driver": "ex.csi",
-        "volumeHandle": "h",
-        "nodeStageSecretRef": {"name": "stage", "namespace": namespace},
-    }
-    volume = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": f"pv-{namespace}"},
-        "spec": {
-            "capacity": {"storage": "1Gi"},
-            "accessModes": ["ReadWriteOnce"],
-            "storageClassName": "none",
-            "csi": csi,
-        },
-    }
+    volume = persistent_volume(f"pv-{namespace}", namespace, "stage")
     slow = {**reading_pod_spec(), "terminationGracePeriodSeconds": 8}
     slow["containers"] = [{**slow["containers"][0], "env": [{"name": "IGNORE_TERM", "value": "1"}]}]
     kubectl.create(
@@ -92,7 +78,7 @@ def test_nothing_is_added_in_a_namespace_that_goes(
 
     kubectl("patch", "-n", namespace, "configmap/late", "-p", '{"immutable":true}')
     kubectl("annotate", "-n", namespace, "configmap/other", "a=b")
-    kubectl("patch", "-n", namespace, "pod/slow", "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
+    kubectl.strip(namespace, "pod/slow")
 
     kubectl("wait", "--for=delete", f"namespace/{namespace}", "--timeout=60s")
     assert not [write for write in writes.seen() if f"{namespace}/late" in write]

@@ -17,6 +17,7 @@ from e2e.harness import (
     Operator,
     as_list,
     config_map,
+    custom_kind,
     fetch,
     finalizers,
     pod,
@@ -35,25 +36,7 @@ GROUP = "e2e.example.com"
 @pytest.fixture
 def widgets(kubectl: Kubectl, installed: None) -> Iterator[str]:
     """A kind of somebody's own, its plural."""
-    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    version = {
-        "name": "v1",
-        "served": True,
-        "storage": True,
-        "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": anything}}},
-    }
-    crd = {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"widgets.{GROUP}"},
-        "spec": {
-            "group": GROUP,
-            "scope": "Namespaced",
-            "names": {"plural": "widgets", "singular": "widget", "kind": "Widget"},
-            "versions": [version],
-        },
-    }
-    kubectl.apply("default", crd)
+    kubectl.apply("default", custom_kind(GROUP, "Widget", "widgets", "Namespaced"))
     kubectl("wait", "--for=condition=Established", f"crd/widgets.{GROUP}", "--timeout=60s")
     yield "widgets"
     kubectl("delete", "referencerule", "--all")

@@ -233,15 +233,10 @@ def uninstall(
     """
     from versionedconfig.commands import uninstall as command
 
-    console = Console(stderr=True)
-
-    def say(message: str) -> None:
-        console.print(message, highlight=False, markup=False, soft_wrap=True)
-
     _ask(
         kubeconfig,
         lambda api: command.uninstall(
-            api, own_namespace, deployment, policies=policies, crds=crds, wait_seconds=wait_seconds, say=say
+            api, own_namespace, deployment, policies=policies, crds=crds, wait_seconds=wait_seconds, say=_say
         ),
     )
 
@@ -260,19 +255,17 @@ def _ask(kubeconfig: Path | None, question: Callable[[Api], Awaitable[T]]) -> T:
         return asyncio.run(connected())
     except KeyboardInterrupt:
         sys.exit(130)
-    except ApiError as error:
-        hint = (
-            ": your rights do not suffice; see manifests/uninstall/rbac.yaml or the README"
-            if error.status == 403
-            else ""
-        )
-        Console(stderr=True).print(f"error: {error}{hint}", highlight=False, markup=False, soft_wrap=True)
-        sys.exit(1)
     except Exception as error:
-        Console(stderr=True).print(
-            "error:", " ".join(str(error).split()), highlight=False, markup=False, soft_wrap=True
-        )
+        hint = ""
+        if isinstance(error, ApiError) and error.status == 403:
+            hint = ": your rights do not suffice; see manifests/uninstall/rbac.yaml or the README"
+        _say(f"error: {' '.join(str(error).split())}{hint}")
         sys.exit(1)
+
+
+def _say(message: str) -> None:
+    """One line to a person, as it is."""
+    Console(stderr=True).print(message, highlight=False, markup=False, soft_wrap=True)
 
 
 def _write(answer: T, output: Format, show: Callable[[T, Console], None]) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 
-from versionedconfig.kube.api import Api, ApiError, accept_list
+from versionedconfig.kube.api import Api, ApiError, accept_list, path_of
 from versionedconfig.model import ConfigKey, Incarnation, ObjectKey
 from versionedconfig.references import Holders, Kept, Source, referenced_names
 from versionedconfig.settings import Settings
@@ -48,7 +48,7 @@ class LiveLists:
         nothing is known."""
         names = {(life.key.kind, life.key.name) for life in lives}
         used: set[tuple[str, str]] = set()
-        path = f"/api/v1/namespaces/{namespace}/pods"
+        path = path_of("/api/v1/pods", namespace)
         async for page in self._api.list_pages(path, item=PodItem, field_selector=self._pod_selector):
             for pod in page.items:
                 used.update(name for name in referenced_names(pod.spec) if name in names)
@@ -63,28 +63,24 @@ class LiveLists:
             source for source in self._sources() if any(source.may_refer(kind, namespace) for kind in kinds)
         ]
         holders = Holders({source.id: source.rules for source in sources})
-        listed = await asyncio.gather(*map(self._list, sources), return_exceptions=True)
-        failure: BaseException | None = None
+        listed = await asyncio.gather(*map(self._list, sources))
         for source, found in zip(sources, listed, strict=True):
-            if isinstance(found, BaseException):
-                failure = found
-                if isinstance(found, ApiError):
-                    logger.warning(
-                        "cannot be listed: what it may hold is not released",
-                        extra={"resource": source.rules.resource, "status": found.status},
-                    )
-                    await self.unreadable(source.id, found)
-        if failure is not None:
-            raise failure
-        for source, found in zip(sources, listed, strict=True):
-            for key, kept in found if isinstance(found, list) else ():
+            for key, kept in found:
                 holders.put(source.id, key, kept)
         return holders
 
     async def _list(self, source: Source) -> Listed:
         if source.id not in self._next:
             self._next[source.id] = asyncio.create_task(self._after(self._running.get(source.id), source))
-        return await asyncio.shield(self._next[source.id])
+        try:
+            return await asyncio.shield(self._next[source.id])
+        except ApiError as error:
+            logger.warning(
+                "cannot be listed: what it may hold is not released",
+                extra={"resource": source.rules.resource, "status": error.status},
+            )
+            await self.unreadable(source.id, error)
+            raise
 
     async def _after(self, running: asyncio.Task[Listed] | None, source: Source) -> Listed:
         if running is not None:

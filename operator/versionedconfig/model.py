@@ -5,6 +5,7 @@ Pure data: no I/O, no kopf, no clock. The words are those of docs/architecture.m
 
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 GROUP: Final = "versionedconfig.io"
@@ -115,6 +116,11 @@ class Node:
     boot_id: str
     ready: bool
     namespace: str = ""
+
+
+def timestamp(moment: datetime) -> str:
+    """As the API server writes times: RFC 3339 in UTC, to the second. `moment` is aware."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 _VERSION_NAME: Final = re.compile(r"([a-z0-9](?:[-.a-z0-9]{0,240}[a-z0-9])?)-[2456789bcdfghkmt]{10}")

@@ -7,8 +7,12 @@ from typing import Any, Final
 
 import msgspec
 
+from versionedconfig.model import API_VERSION, GROUP
+
 KIND: Final = "VersionedConfig"
 PLURAL: Final = "versionedconfigs"
+PATH: Final = f"/apis/{GROUP}/{API_VERSION}/{PLURAL}"
+"""Of the collection over all namespaces."""
 
 
 class _Struct(msgspec.Struct, frozen=True, rename="camel"):

@@ -11,15 +11,16 @@ import functools
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
 from versionedconfig.kube.api import Api, ApiError
 from versionedconfig.kube.mirror import Mirror, Resource
-from versionedconfig.model import API_VERSION, GROUP, ObjectKey
+from versionedconfig.model import API_VERSION, GROUP, ObjectKey, timestamp
 from versionedconfig.references import CATALOGUE, Kept, Source
-from versionedconfig.references.rules import FieldRule, Include, KindRules
+from versionedconfig.references.rules import KindRules
+from versionedconfig.resource import Condition
 from versionedconfig.view import View
 
 logger = logging.getLogger(__name__)
@@ -40,28 +41,8 @@ class _Metadata(_Struct, frozen=True):
     generation: int = 0
 
 
-class _Spec(_Struct, frozen=True, forbid_unknown_fields=True):
-    kind: str
-    plural: str
-    version: str
-    group: str = ""
-    scope: Literal["Namespaced", "Cluster"] = "Namespaced"
-    holds: bool | None = None
-    include: list[Include] = []
-    references: list[FieldRule] = []
-
-
-class _Condition(_Struct, frozen=True):
-    type: str
-    status: str
-    reason: str
-    message: str
-    last_transition_time: str
-    observed_generation: int = 0
-
-
 class _Status(_Struct, frozen=True):
-    conditions: list[_Condition] = []
+    conditions: list[Condition] = []
 
 
 class RuleItem(_Struct, frozen=True):
@@ -80,43 +61,28 @@ class Rule(msgspec.Struct, frozen=True):
     uid: str
     resource_version: str
     generation: int
-    rules: KindRules | None
+    source: Source | None
+    """What it makes, of this generation alone: that of the one before may still be on its way out."""
     problem: str
-    """Why there are no rules."""
-    ready: tuple[str, str, str, int, str]
-    """The Ready condition as it is: status, reason, message, generation, since when."""
+    """Why it makes none."""
+    ready: Condition
+    """As it is; empty where it was never told."""
     namespace: str = ""
 
 
 def rule(item: RuleItem) -> Rule:
     """The projection of a ReferenceRule. Total: the CRD refuses most mistakes, not all."""
     meta = item.metadata
-    rules, problem = None, ""
+    source, problem = None, ""
     try:
-        spec = msgspec.json.decode(item.spec, type=_Spec)
-        rules = KindRules(**{name: getattr(spec, name) for name in spec.__struct_fields__})
-        Source(rules, CATALOGUE.fragments)
+        rules = msgspec.json.decode(item.spec, type=KindRules)
+        if rules.linked:
+            raise ValueError("chooses and binds are for the operator's own catalogue")
+        source = Source(rules, CATALOGUE.fragments, id=f"referencerules/{meta.uid}/{meta.generation}")
     except Exception as error:
-        rules, problem = None, str(error) or type(error).__name__
-    ready = next((c for c in item.status.conditions if c.type == "Ready"), None)
-    told = ("", "", "", 0, "")
-    if ready is not None:
-        told = (
-            ready.status,
-            ready.reason,
-            ready.message,
-            ready.observed_generation,
-            ready.last_transition_time,
-        )
-    return Rule(meta.name, meta.uid, meta.resource_version, meta.generation, rules, problem, told)
-
-
-def source_of(kept: Rule) -> Source | None:
-    """The source that a rule makes; None for one with a problem."""
-    if kept.rules is None:
-        return None
-    # Of this generation alone: the source of the one before may still be on its way out.
-    return Source(kept.rules, CATALOGUE.fragments, id=f"referencerules/{kept.uid}/{kept.generation}")
+        problem = str(error) or type(error).__name__
+    ready = next((c for c in item.status.conditions if c.type == "Ready"), Condition())
+    return Rule(meta.name, meta.uid, meta.resource_version, meta.generation, source, problem, ready)
 
 
 REFERENCE_RULES: Final = Resource(
@@ -171,11 +137,11 @@ class RuleBook:
                 task.cancel()
             return
         before = self._running.get(new.name, [])
-        source = source_of(new)
-        if source is not None and old is None and new.ready[1] in (IN_FORCE, FAILING):
+        source = new.source
+        if source is not None and old is None and new.ready.reason in (IN_FORCE, FAILING):
             # Before anything is released: it counted when the last process ended.
             self._view.trust(source)
-        task = asyncio.create_task(self._follow(new, source, list(before)))
+        task = asyncio.create_task(self._follow(new, list(before)))
         task.add_done_callback(functools.partial(self._ended, source))
         self._running[new.name] = [*before, task]
 
@@ -187,8 +153,13 @@ class RuleBook:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.failed(error)
 
-    async def _follow(self, kept: Rule, source: Source | None, before: list[asyncio.Task[None]]) -> None:
-        """Until it is cancelled: the rule is gone, or another generation of it counts. `before`: earlier ones, which go when this one counts."""
+    async def _follow(self, kept: Rule, before: list[asyncio.Task[None]]) -> None:
+        """Until it is cancelled: the rule is gone, or another generation of it counts.
+
+        Args:
+            before: earlier generations, which go when this one counts.
+        """
+        source = kept.source
         if source is None:
             stays = "; the rule before stays in force" if before else ""
             await self._tell(kept, "False", "Invalid", kept.problem + stays)
@@ -252,17 +223,12 @@ class RuleBook:
     async def _tell(self, kept: Rule, status: str, reason: str, message: str) -> None:
         """In its condition, where that says something else; refused or lost, it is told in the log alone."""
         logger.info("rule", extra={"rule": kept.name, "ready": status, "reason": reason})
-        current = self._mirror.objects.get(ObjectKey("", kept.name), kept)
-        before, its_reason, its_message, generation, since = current.ready
-        if (before, its_reason, its_message, generation) == (status, reason, message, kept.generation):
+        before = self._mirror.objects.get(ObjectKey("", kept.name), kept).ready
+        since = before.last_transition_time if before.status == status else timestamp(self._now())
+        told = Condition("Ready", status, reason, message, since, kept.generation)
+        if told == before or self._observe:
             return
-        if self._observe:
-            return
-        now = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
-        condition = _Condition(
-            "Ready", status, reason, message, since if before == status else now, kept.generation
-        )
-        body = {"metadata": {"uid": kept.uid}, "status": {"conditions": [msgspec.to_builtins(condition)]}}
+        body = {"metadata": {"uid": kept.uid}, "status": {"conditions": [msgspec.to_builtins(told)]}}
         with contextlib.suppress(ApiError):
             await self._api.patch(
                 f"{PATH}/{kept.name}", body, kind="merge", type=msgspec.Raw, subresource="status"

@@ -336,7 +336,7 @@ def holder_sources(hold: Collection[str] = ()) -> tuple[Source, ...]:
     holding = [
         kind for kind in CATALOGUE.kinds if (kind.holder or kind.resource in hold) and kind is not PODS_RULES
     ]
-    helping = {kind.binds for kind in holding} | {kind.chooses.classes for kind in holding if kind.chooses}
+    helping = {kind.linked for kind in holding}
     return tuple(
         Source(kind, CATALOGUE.fragments)
         for kind in CATALOGUE.kinds

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from versionedconfig.kube.api import Api, ApiError, accept_list, path_of
 from versionedconfig.references import CATALOGUE, Source
-from versionedconfig.rulebook import REFERENCE_RULES, source_of
+from versionedconfig.rulebook import REFERENCE_RULES
 
 ESSENTIAL: Final = frozenset({"pods", "configmaps", "secrets"})
 
@@ -33,7 +33,7 @@ async def all_sources(api: Api, unseen: Unseen) -> list[Source]:
     sources = [Source(kind, CATALOGUE.fragments) for kind in CATALOGUE.kinds]
     try:
         async for page in api.list_pages(REFERENCE_RULES.path, item=REFERENCE_RULES.item):
-            made = [source_of(REFERENCE_RULES.project(item)) for item in page.items]
+            made = [REFERENCE_RULES.project(item).source for item in page.items]
             sources += [source for source in made if source is not None]
     except ApiError as error:
         if error.status != 404:

@@ -3,14 +3,14 @@
 import msgspec
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from versionedconfig.commands.output import show_unseen, table
 from versionedconfig.commands.reading import Unseen, all_sources, items
-from versionedconfig.kube.api import Api, ApiError
-from versionedconfig.model import API_VERSION, GROUP, ConfigKey, Incarnation, ObjectKey
+from versionedconfig.kube.api import Api, ApiError, path_of
+from versionedconfig.model import ConfigKey, Incarnation, ObjectKey
 from versionedconfig.references import Holders
 from versionedconfig.references.rules import path_text
-from versionedconfig.resource import PLURAL
+from versionedconfig.resource import PATH
 from versionedconfig.settings import Settings
 from versionedconfig.view import CONFIG_MAPS, SECRETS, ConfigItem, api_path
 
@@ -65,15 +65,21 @@ async def find(api: Api, key: ConfigKey) -> Answer:
                 for ref in source.references(item)
                 if (ref.kind, ref.namespace or kept.namespace, ref.name) == key
             ]
-    direct = {(use.kind, use.namespace, use.name) for use in uses}
-    for referrer in holders.referrers(life or Incarnation(key, "", "", immutable=True)):
-        if referrer not in direct:
-            field = ".spec.paramRef" if referrer.kind.endswith("Binding") else "(by its class)"
-            uses.append(Use(*referrer, field, True, False))
+    # What a second object is needed to see.
+    asked = life or Incarnation(key, "", "", immutable=True)
+    joined = [
+        (referrer, ".spec.paramRef" if referrer.kind.endswith("Binding") else "(by its class)", True)
+        for referrer in holders.referrers(asked)
+    ]
+    joined += [
+        (referrer, ".spec.paramRef (of any namespace: possible)", False)
+        for referrer in holders.possible(asked)
+    ]
     named = {(use.kind, use.namespace, use.name) for use in uses}
-    for referrer in holders.possible(life or Incarnation(key, "", "", immutable=True)):
+    for referrer, field, holds in joined:
         if referrer not in named:
-            uses.append(Use(*referrer, ".spec.paramRef (of any namespace: possible)", False, False))
+            named.add(referrer)
+            uses.append(Use(*referrer, field, holds, False))
     return Answer(
         kind=key.kind,
         namespace=key.namespace,
@@ -107,9 +113,10 @@ class _VersionedConfig(msgspec.Struct):
 
 
 async def _current_version(api: Api, key: ConfigKey) -> str:
-    path = f"/apis/{GROUP}/{API_VERSION}/namespaces/{key.namespace}/{PLURAL}/{key.name}"
     try:
-        return (await api.get(path, type=_VersionedConfig)).status.current_version
+        return (
+            await api.get(path_of(PATH, key.namespace, key.name), type=_VersionedConfig)
+        ).status.current_version
     except ApiError as error:
         if error.status not in (403, 404):
             raise
@@ -129,17 +136,14 @@ def show(answer: Answer, console: Console) -> None:
             f"A VersionedConfig has that name; ask for its current version: {asked}", highlight=False
         )
     if answer.uses:
-        table = Table(box=None, pad_edge=False)
-        for column in ("KIND", "NAMESPACE", "NAME", "FIELD", "", ""):
-            table.add_column(column, overflow="fold")
+        rows = table("KIND", "NAMESPACE", "NAME", "FIELD", "", "")
         for use in answer.uses:
             holds = "holds" if use.holds else "follows"
             optional = "optional" if use.optional else ""
-            table.add_row(use.kind, use.namespace, use.name, escape(use.field), holds, optional)
-        console.print(table)
+            rows.add_row(use.kind, use.namespace, use.name, escape(use.field), holds, optional)
+        console.print(rows)
     elif answer.certain:
         console.print("Nothing refers to it.")
     else:
         console.print("[yellow]Whether something refers to it cannot be told.[/]")
-    for reason in answer.not_looked_at:
-        console.print(f"[yellow]not looked at:[/] {reason}", highlight=False)
+    show_unseen(console, answer.not_looked_at)

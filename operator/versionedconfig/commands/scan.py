@@ -13,14 +13,14 @@ from typing import Final, NamedTuple
 import msgspec
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from versionedconfig.commands.output import show_unseen, some, table
 from versionedconfig.commands.reading import Unseen, all_sources, items
-from versionedconfig.kube.api import Api, ApiError
+from versionedconfig.kube.api import Api, ApiError, path_of
 from versionedconfig.model import ConfigKey, Incarnation, ObjectKey
-from versionedconfig.references import Holders, PodSpec, pod_references
+from versionedconfig.references import Holders, Kept, PodSpec, pod_references, referenced_names
 from versionedconfig.settings import SYSTEM_NAMESPACES, Settings
-from versionedconfig.view import CONFIG_MAPS, NEVER_TOUCHED, SECRETS, ConfigItem
+from versionedconfig.view import CONFIG_MAPS, NEVER_TOUCHED, PODS, SECRETS, ConfigItem
 
 
 class What(StrEnum):
@@ -42,6 +42,10 @@ MEANING: Final = {
     What.FIXED_NAME: "immutable under a name without a version or a hash: the next change of its content has to reuse the name",
     What.NOT_UPDATED: "mutable, and used as environment or by subPath: running containers never see a change",
 }
+
+
+WORKLOADS: Final = frozenset({"deployments.apps", "statefulsets.apps", "daemonsets.apps", "cronjobs.batch"})
+"""Whose templates people write, and with them the names."""
 
 
 class Finding(msgspec.Struct, frozen=True, order=True):
@@ -226,8 +230,7 @@ def examine(
         if earlier := [use.user for use in consumed if use.started and use.started < life.created]:
             yield finding(What.REUSED, earlier)
         if not life.in_use and holders.held(life):
-            others = [str(r) for r in holders.referrers(life) if r.kind != "Pod"]
-            yield finding(What.UNPROTECTED, [*others, *(use.user for use in consumed)])
+            yield finding(What.UNPROTECTED, _holders(life, (use.user for use in consumed), holders))
         if life.key in templates and not life.owner and not VERSIONED.fullmatch(life.name):
             yield finding(What.FIXED_NAME, templates[life.key])
 
@@ -239,8 +242,12 @@ def who_holds(lives: Iterable[Incarnation], uses: Iterable[Consumption], holders
         users[use.key].add(use.user)
     for life in lives:
         if holders.held(life):
-            others = {str(referrer) for referrer in holders.referrers(life) if referrer.kind != "Pod"}
-            yield Held(*life.key, life.in_use, sorted(others | users[life.key]))
+            yield Held(*life.key, life.in_use, sorted(_holders(life, users[life.key], holders)))
+
+
+def _holders(life: Incarnation, users: Iterable[str], holders: Holders) -> set[str]:
+    """The workloads of its pods, and whatever else holds it."""
+    return {str(referrer) for referrer in holders.referrers(life) if referrer.kind != "Pod"}.union(users)
 
 
 async def scan(api: Api, namespace: str = "") -> Report:
@@ -258,9 +265,8 @@ async def scan(api: Api, namespace: str = "") -> Report:
     counts = {}
     for resource in (CONFIG_MAPS, SECRETS):
         counts[resource.name] = 0
-        path = f"/api/v1/namespaces/{namespace}/{resource.name}" if namespace else resource.path
         try:
-            async for page in api.list_pages(path, item=ConfigItem):
+            async for page in api.list_pages(path_of(resource.path, namespace), item=ConfigItem):
                 counts[resource.name] += len(page.items)
                 lives += [resource.project(item) for item in page.items if item.type not in NEVER_TOUCHED]
         except ApiError as error:
@@ -268,27 +274,30 @@ async def scan(api: Api, namespace: str = "") -> Report:
     sources = await all_sources(api, unseen)
     holders = Holders({source.id: source.rules for source in sources})
     templates: defaultdict[ConfigKey, set[str]] = defaultdict(set)
+    helping = {source.rules.linked for source in sources}
     for source in sources:
         rules = source.rules
-        if not (
-            rules.holder
-            or rules.binds
-            or rules.resource.endswith(("policies.admissionregistration.k8s.io", ".apps", ".batch"))
-        ):
+        if source.id == "pods" or not (rules.holder or rules.resource in helping or source.id in WORKLOADS):
             continue
-        selector = Settings().pod_selector if rules.resource == "pods" else ""
-        async for item in items(api, source, unseen, namespace=namespace, field_selector=selector):
+        async for item in items(api, source, unseen, namespace=namespace):
             kept = source.kept(item)
-            if rules.kind in ("Deployment", "StatefulSet", "DaemonSet", "CronJob"):
+            if source.id in WORKLOADS:
                 for key in kept.keys:
                     templates[key].add(f"{rules.kind} {kept.name}")
-            elif rules.holder or rules.kind.endswith("AdmissionPolicy"):
+            else:
                 holders.put(source.id, ObjectKey(kept.namespace, kept.name), kept)
     uses: list[Consumption] = []
-    path = f"/api/v1/namespaces/{namespace}/pods" if namespace else "/api/v1/pods"
+    path = path_of(PODS.path, namespace)
     try:
         async for pods in api.list_pages(path, item=Pod, field_selector=Settings().pod_selector):
             for pod in pods.items:
+                meta, names = pod.metadata, referenced_names(_SPEC.decode(pod.spec))
+                keys = tuple(ConfigKey(kind, meta.namespace, name) for kind, name in names)
+                holders.put(
+                    "pods",
+                    ObjectKey(meta.namespace, meta.name),
+                    Kept(meta.namespace, meta.name, "", "", keys),
+                )
                 uses += consumptions(pod)
     except ApiError as error:
         unseen.note("pods", error)
@@ -308,12 +317,7 @@ def _order(finding: Finding) -> tuple[int, str, str, str]:
     return list(What).index(finding.what), finding.namespace, finding.kind, finding.name
 
 
-def _some(names: list[str], shown: int) -> str:
-    more = len(names) - shown
-    return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")
-
-
-def show(report: Report, console: Console, shown_users: int = 3, shown_objects: int = 30) -> None:
+def show(report: Report, console: Console, shown_objects: int = 30) -> None:
     """As tables, the worst first."""
     console.print(
         f"{report.config_maps} ConfigMaps and {report.secrets} Secrets; {report.immutable} are immutable, "
@@ -321,15 +325,11 @@ def show(report: Report, console: Console, shown_users: int = 3, shown_objects: 
         highlight=False,
     )
     if report.held:
-        table = Table(box=None, pad_edge=False)
-        for column in ("KIND", "NAMESPACE", "NAME", "PROTECTED", "HELD BY"):
-            table.add_column(column, overflow="fold")
+        rows = table("KIND", "NAMESPACE", "NAME", "PROTECTED", "HELD BY")
         for held in report.held[:shown_objects]:
             protected = "yes" if held.protected else "no"
-            table.add_row(
-                held.kind, held.namespace, held.name, protected, escape(_some(held.holders, shown_users))
-            )
-        console.print(table)
+            rows.add_row(held.kind, held.namespace, held.name, protected, escape(some(held.holders)))
+        console.print(rows)
         if (more := len(report.held) - shown_objects) > 0:
             console.print(f"and {more} more: -o json lists all")
     for what in What:
@@ -337,16 +337,12 @@ def show(report: Report, console: Console, shown_users: int = 3, shown_objects: 
         if not found:
             continue
         console.print(f"\n[bold]{what.value}[/] ({len(found)}): {MEANING[what]}", highlight=False)
-        table = Table(box=None, pad_edge=False)
-        for column in ("KIND", "NAMESPACE", "NAME", "USED BY"):
-            table.add_column(column, overflow="fold")
+        rows = table("KIND", "NAMESPACE", "NAME", "USED BY")
         for finding in found:
-            users = _some(finding.users, shown_users)
-            table.add_row(finding.kind, finding.namespace, finding.name, escape(users))
-        console.print(table)
+            rows.add_row(finding.kind, finding.namespace, finding.name, escape(some(finding.users)))
+        console.print(rows)
     if not report.findings and report.certain:
         console.print("Nothing to worry about.")
     elif not report.certain:
         console.print("[yellow]Too little could be looked at to tell.[/]")
-    for reason in report.not_looked_at:
-        console.print(f"[yellow]not looked at:[/] {reason}", highlight=False)
+    show_unseen(console, report.not_looked_at)

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from versionedconfig.kube.api import METADATA_ONLY_LIST, Api, ApiError
+from versionedconfig.kube.api import METADATA_ONLY_LIST, Api, ApiError, path_of
 from versionedconfig.kube.writes import Outcome, remove_finalizer
 from versionedconfig.model import GROUP, IN_USE_FINALIZER, QUARANTINE_ANNOTATION
 
@@ -24,7 +24,6 @@ GUARD_SECONDS: Final = 30.0
 CRDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 Say = Callable[[str], None]
-
 
 PASSES: Final = 5
 """Over everything, until one finds nothing: what the operator did last may come late. Where objects that were freed come
@@ -62,16 +61,14 @@ class _Deployment(msgspec.Struct, frozen=True):
 
 async def uninstall(
     api: Api, namespace: str, deployment: str, *, policies: bool, crds: bool, wait_seconds: float, say: Say
-) -> int:
-    """Do it all; how many objects were freed.
+) -> None:
+    """Do it all.
 
     Raises:
         StillRunning: the operator's Deployment keeps pods longer than `wait_seconds`.
         ApiError: what was done stays done; run it again.
     """
-    await _stop_operator(
-        api, f"/apis/apps/v1/namespaces/{namespace}/deployments/{deployment}", wait_seconds, say
-    )
+    await _stop_operator(api, namespace, deployment, wait_seconds, say)
     await _delete(api, f"{ADMISSION}/validatingadmissionpolicybindings/{GUARD_BINDING}", say)
     freed = 0
     for _ in range(PASSES):
@@ -97,18 +94,20 @@ async def uninstall(
     if crds:
         for name in await _ours(api, CRDS, "", f".{GROUP}"):
             await _delete(api, f"{CRDS}/{name}", say)
-    return freed
 
 
-async def _stop_operator(api: Api, path: str, wait_seconds: float, say: Say) -> None:
+async def _stop_operator(api: Api, namespace: str, name: str, wait_seconds: float, say: Say) -> None:
     deadline = time.monotonic() + wait_seconds
-    pods_path = path.replace("/apis/apps/v1/", "/api/v1/").rpartition("/deployments/")[0] + "/pods"
+    path, pods_path = (
+        path_of("/apis/apps/v1/deployments", namespace, name),
+        path_of("/api/v1/pods", namespace),
+    )
     told = False
     while True:
         try:
             if not told:
                 await api.patch(path, {"spec": {"replicas": 0}}, kind="merge", type=msgspec.Raw)
-                say(f"{path.rpartition('/')[2]}: scaled to 0")
+                say(f"{name}: scaled to 0")
                 told = True
             # Not its status: that does not count pods which are ending, and may still write.
             labels = (await api.get(path, type=_Deployment)).spec.selector.match_labels
@@ -121,9 +120,7 @@ async def _stop_operator(api: Api, path: str, wait_seconds: float, say: Say) -> 
             if error.status != 404:
                 raise
             if not told:
-                say(
-                    f"there is no Deployment {path.rpartition('/')[2]} there: if the operator runs elsewhere, end it first"
-                )
+                say(f"there is no Deployment {name} there: if the operator runs elsewhere, end it first")
             return
         if not left:
             return
@@ -151,7 +148,7 @@ async def _strip(api: Api, say: Say) -> tuple[int, int]:
 
 
 async def _free(api: Api, plural: str, meta: _Metadata) -> Outcome:
-    path = f"/api/v1/namespaces/{meta.namespace}/{plural}/{meta.name}"
+    path = path_of(f"/api/v1/{plural}", meta.namespace, meta.name)
     annotation = QUARANTINE_ANNOTATION if QUARANTINE_ANNOTATION in meta.annotations else ""
     deadline = time.monotonic() + GUARD_SECONDS
     while True:

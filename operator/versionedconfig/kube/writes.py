@@ -4,12 +4,13 @@ exceptions. Knows the API's conventions for metadata and Events; decides nothing
 
 import enum
 import hashlib
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
 import msgspec
 
 from versionedconfig.kube.api import METADATA_ONLY, Api, ApiError, path_of
+from versionedconfig.model import timestamp
 
 REPORTER: Final = "versionedconfig"
 
@@ -110,7 +111,7 @@ async def upsert_event(
     path = path_of("/api/v1/events", namespace)
     digest = hashlib.sha256(f"{regarding.uid}/{reason}".encode()).hexdigest()[:16]
     name = f"{regarding.name[:200].rstrip('-.')}.{digest}"
-    timestamp = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    moment = timestamp(now)
     try:
         try:
             stored = await api.get(f"{path}/{name}", type=_StoredEvent)
@@ -120,7 +121,7 @@ async def upsert_event(
                 "message": message,
                 "type": type,
                 "count": (stored.count or 0) + 1,
-                "lastTimestamp": timestamp,
+                "lastTimestamp": moment,
             }
             await api.patch(f"{path}/{name}", change, kind="merge", type=msgspec.Raw)
         except ApiError as error:
@@ -141,8 +142,8 @@ async def upsert_event(
                 "reason": reason,
                 "message": message,
                 "count": 1,
-                "firstTimestamp": timestamp,
-                "lastTimestamp": timestamp,
+                "firstTimestamp": moment,
+                "lastTimestamp": moment,
                 "source": {"component": REPORTER},
                 "reportingComponent": REPORTER,
                 "reportingInstance": "",

@@ -229,7 +229,9 @@ class ProtectionController:
 
     async def _remove(self, incarnation: Incarnation) -> Outcome:
         key = incarnation.key
+        # Before the answer: the event of its going may be faster, and it is no loss.
         guarded = self._guarded.pop(key, None)
+        outcome = None
         try:
             outcome = await remove_finalizer(
                 self._api,
@@ -238,12 +240,9 @@ class ProtectionController:
                 IN_USE_FINALIZER,
                 QUARANTINE_ANNOTATION if incarnation.quarantine else "",
             )
-        except BaseException:
-            if guarded is not None:
+        finally:
+            if outcome is not Outcome.DONE and guarded is not None:
                 self._guarded[key] = guarded
-            raise
-        if outcome is not Outcome.DONE and guarded is not None:
-            self._guarded[key] = guarded
         if outcome is Outcome.CONFLICT:
             # The API server tries a patch without resourceVersion several times by itself before it says so.
             self.queue.add_after(key, 0.2)
@@ -284,6 +283,7 @@ class ProtectionController:
         still = quarantine.active(entries, self._view.node, self._settings.quarantine_seconds, self._now())
         if not still:
             return
+        outcome = None
         try:
             outcome = await annotate(
                 self._api,
@@ -293,11 +293,10 @@ class ProtectionController:
                 QUARANTINE_ANNOTATION,
                 quarantine.write(still),
             )
-        except BaseException:
-            self._taken[key] = [*taken, *self._taken.get(key, ())]
-            raise
+        finally:
+            if outcome in (None, Outcome.CONFLICT):
+                self._taken[key] = [*taken, *self._taken.get(key, ())]
         if outcome is Outcome.CONFLICT:
-            self._taken[key] = [*taken, *self._taken.get(key, ())]
             self.queue.add_after(key, 0.2)
         elif outcome is Outcome.DONE:
             self._metrics.quarantines.inc()

@@ -24,6 +24,7 @@ from versionedconfig.references.rules import (
     SECRET,
     FieldRule,
     Path,
+    is_path,
     parse_path,
     path_text,
 )
@@ -131,7 +132,7 @@ class Compiled:
             for name in _beside(rule):
                 top.at((*path[:-1], name))
             for alternative in rule.namespace:
-                if alternative.startswith((".", "[")):
+                if is_path(alternative):
                     top.at((*root, *parse_path(alternative)))
         for path in also:
             top.at(path)
@@ -167,7 +168,7 @@ def _beside(rule: FieldRule) -> Iterator[str]:
     if rule.optional:
         yield rule.optional
     for alternative in rule.namespace:
-        if alternative != OWN and not alternative.startswith((".", "[", LITERAL)):
+        if alternative != OWN and not alternative.startswith(LITERAL) and not is_path(alternative):
             yield alternative
 
 
@@ -218,7 +219,7 @@ def _leaf(rule: FieldRule, root: Path, holder: _Node, top: _Node) -> _Leaf:
             alternatives.append(_Alternative(literal=""))
         elif text.startswith(LITERAL):
             alternatives.append(_Alternative(literal=text.removeprefix(LITERAL)))
-        elif text.startswith((".", "[")):
+        elif is_path(text):
             path = parse_path(text)
             depth = sum(step != EACH for step in root)
             alternatives.append(_Alternative(None, depth, top.at(root).getter(path)))

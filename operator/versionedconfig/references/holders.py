@@ -28,6 +28,7 @@ from versionedconfig.references.rules import (
     KindRules,
     Path,
     expand,
+    is_path,
     parse_path,
 )
 from versionedconfig.references.selector import Requirement, Selector, matches
@@ -124,8 +125,7 @@ class Source:
         self._targets = frozenset(_targets(rule) for _, rule in expanded)
         self.metadata_only = rules.chooses is None and not rules.binds and not _is_policy(rules)
         self.metadata_only &= all(
-            (*root, *parse_path(rule.path))[0] == "metadata"
-            and not any(alternative.startswith(".") for alternative in rule.namespace)
+            (*root, *parse_path(rule.path))[0] == "metadata" and not any(map(is_path, rule.namespace))
             for root, rule in expanded
         )
         self.crosses = any(rule.namespace != [OWN] or rule.format != "name" for _, rule in expanded)
@@ -336,11 +336,7 @@ class Holders:
         self._unresolved: dict[tuple[str, ObjectKey], int] = {}
         self._linked: defaultdict[tuple[str, str], set[tuple[str, ObjectKey]]] = defaultdict(set)
         """By resource and name of the linked class or policy: who depends on it."""
-        self._links = {
-            resource: rules.chooses.classes if rules.chooses else rules.binds
-            for resource, rules in self._kinds.items()
-            if rules.chooses or rules.binds
-        }
+        self._links = {resource: rules.linked for resource, rules in self._kinds.items() if rules.linked}
         self._linked_resources = frozenset(self._links.values())
 
     def add(self, resource: str, rules: KindRules) -> None:
@@ -388,19 +384,17 @@ class Holders:
             for resource, index in self._indexes.items()
             for key in index.referrers(life.key)
         ]
-        found += [
-            Referrer(self._kinds[resource].kind, *key)
-            for (resource, key), patterns in self._patterns.items()
-            if any(pattern.matches(life) for pattern in patterns)
-        ]
-        return found
+        return found + self._matching(lambda pattern: pattern.matches(life))
 
     def possible(self, life: Incarnation) -> list[Referrer]:
         """Who may refer to it, where the name alone does not prove it."""
+        return self._matching(lambda pattern: pattern._replace(asked=False).matches(life))
+
+    def _matching(self, means: Callable[[Pattern], bool]) -> list[Referrer]:
         return [
             Referrer(self._kinds[resource].kind, *key)
             for (resource, key), patterns in self._patterns.items()
-            if any(pattern._replace(asked=False).matches(life) for pattern in patterns)
+            if any(map(means, patterns))
         ]
 
     @property

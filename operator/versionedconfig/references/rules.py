@@ -58,16 +58,20 @@ def parse_path(text: str) -> Path:
 
 def path_text(path: Iterable[str | int]) -> str:
     """The way back from `parse_path`; numbers are places in a list."""
-    return "".join(
-        f"[{step}]"
-        if isinstance(step, int)
-        else step
-        if step == EACH
-        else f".{step}"
-        if _PLAIN.fullmatch(step)
-        else f"['{step}']"
-        for step in path
-    )
+    return "".join(map(_step_text, path))
+
+
+def _step_text(step: str | int) -> str:
+    if isinstance(step, int):
+        return f"[{step}]"
+    if step == EACH:
+        return step
+    return f".{step}" if _PLAIN.fullmatch(step) else f"['{step}']"
+
+
+def is_path(alternative: str) -> bool:
+    """Among the alternatives for a namespace: it leads there from the root."""
+    return alternative.startswith((".", "["))
 
 
 class _Struct(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
@@ -149,6 +153,11 @@ class KindRules(_Struct, frozen=True):
     chooses: Chooses | None = None
     binds: str = ""
     """A binding of admission policies: the resource of its policies, on which the kind of its parameter stands."""
+
+    @property
+    def linked(self) -> str:
+        """The resource that its objects need to be read: of their class, or of their policy; empty where there is none."""
+        return self.chooses.classes if self.chooses else self.binds
 
     @property
     def holder(self) -> bool:

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
+from versionedconfig.model import timestamp
 from versionedconfig.resource import TargetStatus, max_concurrent
 from versionedconfig.workload import Health, Revision, Workload
 
@@ -123,7 +124,7 @@ def plan(
                 retried.add(workload.name)
             elif state is State.WAITING and not logical_exists and aim.name in aim.names(workload):
                 stuck.add(workload.name)
-        since = _text(now)
+        since = timestamp(now)
         if before is not None and not promoted and _same_phase(before.state, state):
             since = before.since
         if state is State.UPDATING and now - _time(since) > timedelta(seconds=aim.progress_deadline_seconds):
@@ -188,10 +189,6 @@ def _assess(aim: Aim, workload: Workload, moved: bool) -> tuple[State, str, str]
 def _same_phase(before: str, now: State) -> bool:
     """Updating and failed are one phase: `since` counts from the move, so that a deadline once passed stays so."""
     return before == now or (before in MOVED and now in MOVED)
-
-
-def _text(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _time(text: str) -> datetime:

@@ -15,11 +15,10 @@ from typing import Final
 
 import msgspec
 
-from versionedconfig.kube.api import Api, ApiError
+from versionedconfig.kube.api import Api, ApiError, path_of
 from versionedconfig.kube.queue import WorkQueue
 from versionedconfig.live import LiveLists
 from versionedconfig.model import (
-    API_VERSION,
     GROUP,
     IGNORE_ANNOTATION,
     IN_USE_FINALIZER,
@@ -28,10 +27,11 @@ from versionedconfig.model import (
     Incarnation,
     ObjectKey,
     owner_by_name,
+    timestamp,
 )
 from versionedconfig.observability.metrics import Metrics
 from versionedconfig.references import referenced_names
-from versionedconfig.resource import PLURAL, Rollout, Spec, Status, VersionedConfig, unsupported
+from versionedconfig.resource import PATH, PLURAL, Rollout, Spec, Status, VersionedConfig, unsupported
 from versionedconfig.rollout.controller import RolloutController
 from versionedconfig.rollout.plan import Aim, Plan, plan
 from versionedconfig.settings import Settings
@@ -128,9 +128,8 @@ class VersionsController:
 
     async def run(self) -> None:
         """Work for ever. Call when the view is synced."""
-        path = f"/apis/{GROUP}/{API_VERSION}/{PLURAL}"
         try:
-            async for page in self._api.list_pages(path, item=_Listed):
+            async for page in self._api.list_pages(PATH, item=_Listed):
                 for item in page.items:
                     self.changed(ObjectKey(item.metadata.namespace, item.metadata.name))
         except ApiError as error:
@@ -199,7 +198,7 @@ class VersionsController:
     async def _take_in(self, owner: ObjectKey) -> _Known | None:
         """Read the VersionedConfig and see to its current version. None: gone, or nothing to do yet."""
         try:
-            resource = await self._api.get(self._path(owner), type=VersionedConfig)
+            resource = await self._api.get(path_of(PATH, *owner), type=VersionedConfig)
         except ApiError as error:
             if error.status != 404:
                 raise
@@ -248,9 +247,8 @@ class VersionsController:
         self._settling.pop(owner, None)
         self._known[owner] = known
         if version != known.status.current_version:
-            now = _now()
             known.status = msgspec.structs.replace(
-                known.status, current_version=version, current_since=now.strftime("%Y-%m-%dT%H:%M:%SZ")
+                known.status, current_version=version, current_since=timestamp(_now())
             )
             logger.info("promoted", extra={"versionedconfig": str(owner), "version": version})
             if not await self._progress(owner, known, promoted=True):
@@ -445,7 +443,7 @@ class VersionsController:
                 verdict,
                 known.status.conditions,
                 generation=known.generation,
-                now=_now().strftime("%Y-%m-%dT%H:%M:%SZ"),
+                now=timestamp(_now()),
             ),
         )
 
@@ -462,7 +460,7 @@ class VersionsController:
         body = {"metadata": {"uid": known.uid}, "status": msgspec.to_builtins(status)}
         try:
             await self._api.patch(
-                self._path(owner), body, kind="merge", type=msgspec.Raw, subresource="status"
+                path_of(PATH, *owner), body, kind="merge", type=msgspec.Raw, subresource="status"
             )
         except ApiError as error:
             if error.status in (404, 409):
@@ -513,15 +511,11 @@ class VersionsController:
         """Every name that a Deployment or a ReplicaSet of the namespace refers to, read live."""
         names: set[tuple[str, str]] = set()
         for plural in ("deployments", "replicasets"):
-            path = f"/apis/apps/v1/namespaces/{namespace}/{plural}"
+            path = path_of(f"/apis/apps/v1/{plural}", namespace)
             async for page in self._api.list_pages(path, item=WorkloadItem):
                 for item in page.items:
                     names.update(referenced_names(item.spec.template.spec))
         return names
-
-    @staticmethod
-    def _path(owner: ObjectKey) -> str:
-        return f"/apis/{GROUP}/{API_VERSION}/namespaces/{owner.namespace}/{PLURAL}/{owner.name}"
 
 
 def _now() -> datetime:
