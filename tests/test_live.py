@@ -83,3 +83,17 @@ async def test_only_kinds_that_can_refer_to_it_are_asked(api: Api, server: Scrip
     await LiveLists(api, lambda: every).held("cert-manager", [LIFE])
     asked = {request.path.rpartition("/")[2] for request in server.requests}
     assert {"persistentvolumes", "clusterissuers"} <= asked
+
+
+async def test_closing_ends_lists_that_nobody_waits_for(api: Api, server: ScriptedServer) -> None:  # noqa: F811
+    """They are shared, so cancelling who asked does not end them; and then the connection goes under their feet."""
+    live = LiveLists(api, lambda: VOLUMES)
+    server.failures["get"] += [listed() for _ in range(4)]
+    asking = asyncio.create_task(live.held("infra", [LIFE]))
+    while not (mine := [task for task in asyncio.all_tasks() if "LiveLists._after" in repr(task)]):
+        await asyncio.sleep(0)
+
+    asking.cancel()
+    await live.close()
+
+    assert all(task.done() for task in mine)

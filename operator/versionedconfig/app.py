@@ -68,6 +68,7 @@ class Operator:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.live.close()
         await self._api.close()
 
     async def _work(self) -> None:

@@ -57,6 +57,13 @@ class LiveLists:
             others = await self._others({kind for kind, _ in names}, namespace)
         return {life.key for life in lives if (life.key.kind, life.key.name) in used or others.held(life)}
 
+    async def close(self) -> None:
+        """End the lists that nobody waits for any more: they outlive whoever asked."""
+        tasks = [*self._running.values(), *self._next.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
     async def _others(self, kinds: set[str], namespace: str) -> Holders:
         """Everything that may hold such objects but pods, from lists that begin after this call."""
         sources = [
