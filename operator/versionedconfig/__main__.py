@@ -143,7 +143,7 @@ def run(
     """Run the operator until a signal comes."""
     from versionedconfig import app
     from versionedconfig.references.selector import parse_selector
-    from versionedconfig.view import holder_sources
+    from versionedconfig.projection import holder_sources
 
     configure_logging()
     try:

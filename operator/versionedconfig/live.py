@@ -11,9 +11,12 @@ from versionedconfig.kube.api import Api, ApiError, accept_list, path_of
 from versionedconfig.model import ConfigKey, Incarnation, ObjectKey
 from versionedconfig.references import Holders, Kept, Source, referenced_names
 from versionedconfig.settings import Settings
-from versionedconfig.view import PodItem
+from versionedconfig.workload import Workload
+from versionedconfig.projection import CONTROLLER_REVISIONS, JOBS, REPLICA_SETS, WORKLOADS, PodItem
 
 logger = logging.getLogger(__name__)
+
+TEMPLATES = (*WORKLOADS.values(), REPLICA_SETS, CONTROLLER_REVISIONS, JOBS)
 
 Listed = list[tuple[ObjectKey, Kept]]
 
@@ -56,6 +59,24 @@ class LiveLists:
         if not pods_only:
             others = await self._others({kind for kind, _ in names}, namespace)
         return {life.key for life in lives if (life.key.kind, life.key.name) in used or others.held(life)}
+
+    async def referred(self, namespace: str, *, revisions: bool = True) -> set[ConfigKey]:
+        """What the templates of a namespace refer to, those of its unfinished Jobs and, if asked for, of old revisions
+        included. Raises ApiError where a list failed."""
+        found: set[ConfigKey] = set()
+        for resource in TEMPLATES:
+            path = path_of(resource.path, namespace)
+            try:
+                async for page in self._api.list_pages(path, item=resource.item):
+                    for one in map(resource.project, page.items):
+                        if isinstance(one, Workload):
+                            found.update(ConfigKey(r.kind, namespace, r.name) for r in one.references)
+                        elif revisions or resource is JOBS:
+                            found.update(one.keys)
+            except ApiError as error:
+                if error.status != 404:  # a custom kind that is gone
+                    raise
+        return found
 
     async def close(self) -> None:
         """End the lists that nobody waits for any more: they outlive whoever asked."""

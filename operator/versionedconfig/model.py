@@ -39,6 +39,16 @@ QUARANTINE_ANNOTATION: Final = f"{GROUP}/quarantine"
 PROTECT_LABEL: Final = f"{GROUP}/protect"
 """`"true"` on a config object: it is protected where a use is only possible, not proven (see holders.py, Pattern)."""
 
+ORDER_ANNOTATION: Final = f"{GROUP}/order"
+"""A whole number, on a workload: those with a lower one move first, and the others wait until these are through; 0 if
+it is not there."""
+
+UNUSED_ANNOTATION: Final = f"{GROUP}/unused-since"
+"""On a version that nothing needs any more: since when. Kept here so that a restart does not begin the wait anew."""
+
+DELETION_ANNOTATION: Final = f"{GROUP}/deletion-policy"
+"""On a version: spec.deletionPolicy where it is `Delete`, for the time when its VersionedConfig is gone."""
+
 FIELD_MANAGER: Final = "versionedconfig"
 
 
@@ -65,6 +75,17 @@ class ObjectKey(NamedTuple):
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
+class WorkloadKey(NamedTuple):
+    """Something with a pod template. Kinds of that sort have different names, whatever their group."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
 @dataclass(frozen=True, slots=True)
 class Incarnation:
     """One life of a ConfigKey, without its content."""
@@ -85,6 +106,10 @@ class Incarnation:
     """Name of the VersionedConfig that it is a version of, or empty."""
     digest: str = ""
     """The version's SHA-256 as its annotation says, or empty."""
+    unused_since: str = ""
+    """UNUSED_ANNOTATION as it is."""
+    delete_with_owner: bool = False
+    """DELETION_ANNOTATION says `Delete`."""
     labels: tuple[tuple[str, str], ...] = ()
     """Of an immutable one, sorted."""
     created: str = ""
@@ -137,10 +162,10 @@ def owner_of(key: ConfigKey, immutable: bool, annotation: str) -> str:
     """The VersionedConfig that this object is a version of, or empty.
 
     Anybody can write an annotation, and what it names is read, written and deleted by us. So it alone proves nothing:
-    kind, immutability, namespace and name must be those of a version too.
+    immutability, namespace and name must be those of a version too.
     """
     owner = owner_by_name(key.name)
-    ours = key.kind == "ConfigMap" and immutable and owner and annotation == f"{key.namespace}/{owner}"
+    ours = immutable and owner and annotation == f"{key.namespace}/{owner}"
     return owner if ours else ""
 
 

@@ -1,13 +1,15 @@
-"""The VersionedConfig resource as the operator reads and writes it. Pure: structs and what today's operator supports.
+"""The VersionedConfig resource as the operator reads and writes it. Pure.
 
 The structs follow crds/versionedconfigs.yaml. Their repr is masked: a spec may carry what people keep secret.
 """
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from versionedconfig.model import API_VERSION, GROUP
+from versionedconfig.references.selector import IN, Requirement, Selector, matches
+from versionedconfig.workload import Workload
 
 KIND: Final = "VersionedConfig"
 PLURAL: Final = "versionedconfigs"
@@ -31,15 +33,67 @@ class VersionMetadata(_Struct, frozen=True):
     annotations: dict[str, str] = {}
 
 
+class Expression(_Struct, frozen=True):
+    """One of matchExpressions."""
+
+    key: str
+    operator: str
+    values: list[str] = []
+
+
+class LabelSelector(_Struct, frozen=True):
+    """metav1.LabelSelector"""
+
+    match_labels: dict[str, str] = {}
+    match_expressions: list[Expression] = []
+
+    def requirements(self) -> Selector:
+        """As one list."""
+        return (
+            *(Requirement(key, IN, (value,)) for key, value in self.match_labels.items()),
+            *(Requirement(e.key, e.operator, tuple(e.values)) for e in self.match_expressions),
+        )
+
+
+class TargetRef(_Struct, frozen=True):
+    """One workload by name, or several by label."""
+
+    kind: str
+    name: str = ""
+    selector: LabelSelector | None = None
+
+    def matches(self, workload: Workload) -> bool:
+        """It means this one."""
+        if workload.kind != self.kind:
+            return False
+        if self.selector is None:
+            return workload.name == self.name
+        return matches(self.selector.requirements(), dict(workload.labels))
+
+
 class Rollout(_Struct, frozen=True):
     """How targets move to a new version; the meaning and defaults of each field stand in the CRD."""
 
-    targets: list[Any] = []
+    targets: list[TargetRef] = []
     max_concurrent: int | str = "25%"
     settle_seconds: int = 1
     progress_deadline_seconds: int = 600
-    on_failure: str = "Pause"
+    min_ready_seconds: int = 5
+    on_failure: str = "Rollback"
     paused: bool = False
+
+    def means(self, workload: Workload) -> bool:
+        """The workload is a target, where it refers to this VersionedConfig."""
+        return not self.targets or any(target.matches(workload) for target in self.targets)
+
+
+class SourceRef(_Struct, frozen=True):
+    """An object to take content from."""
+
+    kind: str
+    name: str
+    optional: bool = False
+    keys: list[str] = []
 
 
 class Spec(_Masked, frozen=True):
@@ -50,7 +104,7 @@ class Spec(_Masked, frozen=True):
     data: dict[str, str] = {}
     string_data: dict[str, str] = {}
     binary_data: dict[str, str] = {}
-    from_: list[Any] = msgspec.field(name="from", default_factory=list)
+    from_: list[SourceRef] = msgspec.field(name="from", default_factory=list)
     metadata: VersionMetadata = VersionMetadata()
     rollout: Rollout = Rollout()
     pin: str = ""
@@ -58,7 +112,15 @@ class Spec(_Masked, frozen=True):
     deletion_policy: str = "RetainInUse"
 
 
-class VersionStatus(_Struct, frozen=True):
+class Users(_Struct, frozen=True, omit_defaults=True):
+    """Who refers to a version."""
+
+    pods: int = 0
+    revisions: int = 0
+    workloads: list[str] = []
+
+
+class VersionStatus(_Struct, frozen=True, omit_defaults=True):
     """One kept version."""
 
     name: str = ""
@@ -66,6 +128,13 @@ class VersionStatus(_Struct, frozen=True):
     created: str = ""
     state: str = ""
     """Current, InUse or Unused"""
+    since: str = ""
+    cause: str = ""
+    """SpecChange, SourceChange, Rollback, Pin or Unpin"""
+    result: str = ""
+    """Succeeded or Failed; empty while its rollout goes on."""
+    message: str = ""
+    users: Users = Users()
 
 
 class TargetStatus(_Struct, frozen=True, omit_defaults=True):
@@ -76,9 +145,13 @@ class TargetStatus(_Struct, frozen=True, omit_defaults=True):
     version: str = ""
     """What its template refers to now: a version, or the logical name; empty while a patch of ours is under way."""
     state: str = ""
-    """Updated, Updating, Waiting, Overridden, Failed or Paused"""
+    """See rollout/plan.py, State."""
     from_revision: int = 0
     """The workload's revision when the current version became current: tells an undo from a target not yet moved."""
+    previous: str = ""
+    wanted: str = ""
+    healthy_since: str = ""
+    reverts: int = 0
     since: str = ""
     message: str = ""
 
@@ -100,10 +173,16 @@ class Status(_Struct, frozen=True):
     observed_generation: int = 0
     current_version: str = ""
     current_since: str | None = None
+    latest_version: str = ""
+    stable_version: str = ""
     targets_summary: str = ""
     versions: list[VersionStatus] = []
     targets: list[TargetStatus] = []
     conditions: list[Condition] = []
+
+    def version(self, name: str) -> VersionStatus:
+        """What is told of that version."""
+        return next((version for version in self.versions if version.name == name), VersionStatus(name))
 
 
 class Metadata(_Struct, frozen=True):
@@ -121,31 +200,6 @@ class VersionedConfig(_Masked, frozen=True):
     metadata: Metadata
     spec: Spec
     status: Status = Status()
-
-
-def unsupported(spec: Spec) -> tuple[str, ...]:
-    """Fields that the schema has and this operator does not do yet, each with what to do instead. They are refused, never
-    ignored."""
-    found = []
-    if spec.kind != "ConfigMap" or spec.type or spec.string_data:
-        found.append(
-            "kind: Secret (with type and stringData): leave it out, and use an immutable Secret of your own"
-        )
-    if spec.from_:
-        found.append("from: put the content into data or binaryData")
-    if spec.rollout.targets:
-        found.append("rollout.targets: leave it out, and every Deployment that refers to the name is one")
-    if spec.rollout.on_failure != "Pause":
-        found.append(
-            f"rollout.onFailure: {spec.rollout.on_failure}: leave it out, and a failure stops the rollout"
-        )
-    if spec.pin:
-        found.append("pin: put the old content back, or use `kubectl rollout undo`")
-    if spec.deletion_policy != "RetainInUse":
-        found.append(
-            f"deletionPolicy: {spec.deletion_policy}: leave it out, and unused versions go by themselves"
-        )
-    return tuple(found)
 
 
 def max_concurrent(value: int | str, targets: int) -> int:

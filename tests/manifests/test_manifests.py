@@ -15,7 +15,7 @@ from versionedconfig import resource as vcfg
 from versionedconfig.model import API_VERSION, GROUP, IN_USE_FINALIZER
 from versionedconfig.settings import Settings
 from versionedconfig.versions import content
-from versionedconfig.view import holder_sources
+from versionedconfig.projection import holder_sources
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = ROOT / "manifests" / "base"

@@ -21,7 +21,8 @@ from versionedconfig.observability.metrics import Metrics
 from versionedconfig.protection.controller import ProtectionController
 from versionedconfig.references import Kept
 from versionedconfig.settings import Settings
-from versionedconfig.view import Namespace, View
+from versionedconfig.projection import Namespace
+from versionedconfig.view import View
 
 LIVE_LIST = "/api/v1/namespaces/shop/pods"
 

@@ -14,7 +14,7 @@ from tests.kube.scripted import ScriptedServer
 from tests.protection.test_controller import LIVE_LIST, Fixture
 from versionedconfig.kube.api import Api
 from versionedconfig.model import ConfigKey, Incarnation, ObjectKey
-from versionedconfig.view import PodKept
+from versionedconfig.projection import PodKept
 
 
 class World(Fixture):

@@ -12,7 +12,7 @@ from versionedconfig.references import Holders
 from versionedconfig.references.rules import path_text
 from versionedconfig.resource import PATH
 from versionedconfig.settings import Settings
-from versionedconfig.view import CONFIG_MAPS, SECRETS, ConfigItem, api_path
+from versionedconfig.projection import CONFIG_MAPS, SECRETS, ConfigItem, api_path
 
 
 class Use(msgspec.Struct, frozen=True, order=True):

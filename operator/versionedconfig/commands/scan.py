@@ -20,7 +20,7 @@ from versionedconfig.kube.api import Api, ApiError, path_of
 from versionedconfig.model import ConfigKey, Incarnation, ObjectKey
 from versionedconfig.references import Holders, Kept, PodSpec, pod_references, referenced_names
 from versionedconfig.settings import SYSTEM_NAMESPACES, Settings
-from versionedconfig.view import CONFIG_MAPS, NEVER_TOUCHED, PODS, SECRETS, ConfigItem
+from versionedconfig.projection import CONFIG_MAPS, NEVER_TOUCHED, PODS, SECRETS, ConfigItem
 
 
 class What(StrEnum):

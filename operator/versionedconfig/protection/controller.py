@@ -30,7 +30,8 @@ from versionedconfig.protection.decide import Do, Situation, blocked_message, de
 from versionedconfig.protection.quarantine import Quarantine
 from versionedconfig.references.index import Keys
 from versionedconfig.settings import Settings
-from versionedconfig.view import View, api_path
+from versionedconfig.projection import api_path
+from versionedconfig.view import View
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ The same class, filled from live lists, answers before a release.
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -376,6 +376,10 @@ class Holders:
         return any(index.referrers(life.key) for index in self._indexes.values()) or any(
             pattern.matches(life) for patterns in self._patterns.values() for pattern in patterns
         )
+
+    def pods(self, key: ConfigKey) -> Collection[ObjectKey]:
+        """Pods that refer to the key; not to be changed or kept."""
+        return self._indexes[PODS].referrers(key)
 
     def referrers(self, life: Incarnation) -> list[Referrer]:
         """All of them, in no order."""

@@ -1,18 +1,21 @@
 """The reference index: who refers to a ConfigKey, kept in step with the mirror.
 
-Pure bookkeeping over two maps. A referrer is any hashable value its caller can name again (for pods their ObjectKey).
+Pure bookkeeping over two maps. A referrer is any hashable value its caller can name again (for pods their R).
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from itertools import islice
+from typing import Generic, TypeVar
 
-from versionedconfig.model import ConfigKey, ObjectKey
+from versionedconfig.model import ConfigKey
+
+R = TypeVar("R", bound=Hashable)
 
 Keys = tuple[ConfigKey, ...]
 """Sorted and distinct: what one referrer refers to."""
 
 
-class ReferenceIndex:
+class ReferenceIndex(Generic[R]):
     """Referrers of one sort by ConfigKey, and the way back."""
 
     __slots__ = ("_changed", "_keys", "_referrers")
@@ -20,10 +23,10 @@ class ReferenceIndex:
     def __init__(self, changed: Callable[[ConfigKey], None] | None = None) -> None:
         """`changed` is told each ConfigKey whose set of referrers became empty or stopped being so."""
         self._changed = changed
-        self._keys: dict[ObjectKey, Keys] = {}
-        self._referrers: dict[ConfigKey, set[ObjectKey]] = {}
+        self._keys: dict[R, Keys] = {}
+        self._referrers: dict[ConfigKey, set[R]] = {}
 
-    def put(self, referrer: ObjectKey, keys: Keys) -> None:
+    def put(self, referrer: R, keys: Keys) -> None:
         """Say what the referrer refers to now; nothing happens where that is what it did already."""
         before = self._keys.get(referrer, ())
         if before == keys:
@@ -38,19 +41,19 @@ class ReferenceIndex:
         else:
             self._keys.pop(referrer, None)
 
-    def remove(self, referrer: ObjectKey) -> None:
+    def remove(self, referrer: R) -> None:
         """The referrer is gone."""
         self.put(referrer, ())
 
-    def referrers(self, key: ConfigKey) -> Collection[ObjectKey]:
+    def referrers(self, key: ConfigKey) -> Collection[R]:
         """Those that refer to the key now; not to be changed or kept."""
         return self._referrers.get(key, ())
 
-    def keys_of(self, referrer: ObjectKey) -> Keys:
+    def keys_of(self, referrer: R) -> Keys:
         """What the referrer refers to, empty for one that is not known."""
         return self._keys.get(referrer, ())
 
-    def all(self) -> list[ObjectKey]:
+    def all(self) -> list[R]:
         """Every referrer."""
         return list(self._keys)
 
@@ -69,7 +72,7 @@ class ReferenceIndex:
                 return known
         return keys
 
-    def _add(self, key: ConfigKey, referrer: ObjectKey) -> None:
+    def _add(self, key: ConfigKey, referrer: R) -> None:
         referrers = self._referrers.get(key)
         if referrers is None:
             self._referrers[key] = {referrer}
@@ -77,7 +80,7 @@ class ReferenceIndex:
         else:
             referrers.add(referrer)
 
-    def _drop(self, key: ConfigKey, referrer: ObjectKey) -> None:
+    def _drop(self, key: ConfigKey, referrer: R) -> None:
         referrers = self._referrers[key]
         referrers.discard(referrer)
         if not referrers:

@@ -6,14 +6,14 @@ its VersionedConfigs is still settling, so that changes made together become one
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
 
-from versionedconfig.kube.api import Api, ApiError
+from versionedconfig.kube.api import Api, ApiError, path_of
 from versionedconfig.kube.queue import WorkQueue
-from versionedconfig.model import ConfigKey, ObjectKey, owner_by_name
+from versionedconfig.model import ConfigKey, ObjectKey, WorkloadKey, owner_by_name
 from versionedconfig.observability.metrics import Metrics
 from versionedconfig.rollout.plan import Aim
 from versionedconfig.rollout.rewrite import rewrite
@@ -41,7 +41,8 @@ class _Patched(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class _Published:
     aim: Aim
-    granted: frozenset[str]
+    targets: frozenset[WorkloadKey]
+    granted: Mapping[WorkloadKey, str]
 
 
 class RolloutController:
@@ -53,11 +54,11 @@ class RolloutController:
         self._metrics = metrics
         self._published: dict[ObjectKey, _Published] = {}
         self._unsettled: set[ObjectKey] = set()
-        self._in_flight: dict[ObjectKey, tuple[str, int]] = {}
-        self._refusals: dict[ObjectKey, tuple[int, str]] = {}
+        self._in_flight: dict[WorkloadKey, tuple[str, int]] = {}
+        self._refusals: dict[WorkloadKey, tuple[int, str]] = {}
         self.refused: Callable[[ObjectKey], None] = lambda owner: None
         """Told the VersionedConfig whose target the API server does not let change."""
-        self.queue: WorkQueue[ObjectKey] = WorkQueue(name="rollout")
+        self.queue: WorkQueue[WorkloadKey] = WorkQueue(name="rollout")
 
     async def run(self) -> None:
         """Work for ever."""
@@ -67,16 +68,22 @@ class RolloutController:
         """What this VersionedConfig wants is about to change: its workloads wait."""
         self._unsettled.add(owner)
 
-    def publish(self, owner: ObjectKey, aim: Aim, granted: frozenset[str], *, settled: bool) -> None:
-        """This is what it wants now; not `settled` where it changed again meanwhile."""
+    def publish(
+        self,
+        owner: ObjectKey,
+        aim: Aim,
+        targets: Collection[WorkloadKey],
+        granted: Mapping[WorkloadKey, str],
+        *,
+        settled: bool,
+    ) -> None:
+        """This is what it wants now, and who may move to which version; not `settled` where it changed again meanwhile."""
         released = settled and owner in self._unsettled
         if settled:
             self._unsettled.discard(owner)
-        self._published[owner] = _Published(aim, granted)
+        self._published[owner] = _Published(aim, frozenset(targets), granted)
         # Whoever waited for this one may have been granted by another one before.
-        names = {w.name for w in self.targets(aim, owner.namespace)} if released else granted
-        for name in names:
-            key = ObjectKey(owner.namespace, name)
+        for key in targets if released else granted:
             # What was refused waits for its back-off: a refusal is told, and telling comes back here.
             if released or key not in self._refusals:
                 self.queue.add(key)
@@ -86,36 +93,35 @@ class RolloutController:
         published = self._published.pop(owner, None)
         self._unsettled.discard(owner)
         if published is not None:
-            for workload in self.targets(published.aim, owner.namespace):
-                self.queue.add(ObjectKey(owner.namespace, workload.name))
+            for key in published.targets:
+                self.queue.add(key)
 
-    def targets(self, aim: Aim, namespace: str) -> list[Workload]:
+    def referrers(self, aim: Aim, namespace: str) -> list[Workload]:
         """Workloads whose template refers to the logical name or one of the versions."""
-        keys: set[ObjectKey] = set()
+        keys: set[WorkloadKey] = set()
         for name in (aim.name, *aim.versions):
             keys.update(self._view.templates.referrers(ConfigKey(aim.kind, namespace, name)))
-        found = (self._view.deployments.objects.get(key) for key in keys)
+        found = (self._view.workload(key) for key in keys)
         return [workload for workload in found if workload is not None]
 
-    def in_flight(self, namespace: str, name: str) -> bool:
+    def in_flight(self, key: WorkloadKey) -> bool:
         """A patch of ours is not answered yet, or the mirror does not show what it did."""
-        key = ObjectKey(namespace, name)
-        workload = self._view.deployments.objects.get(key)
+        workload = self._view.workload(key)
         uid, generation = self._in_flight.get(key, ("", 0))
         if workload is None or workload.uid != uid or workload.generation >= generation:
             self._in_flight.pop(key, None)
             return False
         return True
 
-    def refusal(self, namespace: str, name: str) -> str:
+    def refusal(self, key: WorkloadKey) -> str:
         """Why the API server keeps refusing the workload's patch, in its words; empty where it does not."""
-        attempts, message = self._refusals.get(ObjectKey(namespace, name), (0, ""))
+        attempts, message = self._refusals.get(key, (0, ""))
         return message if attempts >= ATTEMPTS else ""
 
-    async def reconcile(self, key: ObjectKey) -> None:
+    async def reconcile(self, key: WorkloadKey) -> None:
         """Rewrite the workload's template where it may move now."""
-        workload = self._view.deployments.objects.get(key)
-        if workload is None or self.in_flight(*key):
+        workload = self._view.workload(key)
+        if workload is None or self.in_flight(key):
             self._refusals.pop(key, None)
             return
         owners = set(self._owners(workload))
@@ -124,14 +130,14 @@ class RolloutController:
         names: dict[tuple[str, str], str] = {}
         for owner in owners:
             published = self._published.get(owner)
-            if published is not None and workload.name in published.granted:
+            if published is not None and key in published.granted:
                 aim = published.aim
-                names.update({(aim.kind, name): aim.current for name in aim.names(workload)})
+                names.update({(aim.kind, name): published.granted[key] for name in aim.names(workload)})
         operations = rewrite(workload.references, names, workload.uid)
         if not operations:
             self._refusals.pop(key, None)
             return
-        path = f"/apis/apps/v1/namespaces/{key.namespace}/deployments/{key.name}"
+        path = path_of(self._view.collection(key.kind), key.namespace, key.name)
         self._in_flight[key] = (workload.uid, UNKNOWN)
         try:
             patched = await self._api.patch(path, operations, kind="json", type=_Patched)

@@ -1,19 +1,20 @@
-"""Where each target of a VersionedConfig stands, and which may move next. Pure.
+"""Where each target of a VersionedConfig stands, which may move next, and whether the rollout has failed. Pure.
 
 Nothing here remembers: every answer follows from the workloads, their revisions and the status that was written last,
 so that another process can go on from the same place.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
-from versionedconfig.model import timestamp
+from versionedconfig.model import WorkloadKey, timestamp
 from versionedconfig.resource import TargetStatus, max_concurrent
-from versionedconfig.workload import Health, Revision, Workload
+from versionedconfig.workload import REPLICA_SET, STATEFUL_SET, Health, Revision, Workload
 
 
 class State(StrEnum):
@@ -24,11 +25,26 @@ class State(StrEnum):
     UPDATED = "Updated"
     FAILED = "Failed"
     PAUSED = "Paused"
+    MANUAL = "Manual"
     OVERRIDDEN = "Overridden"
+    CONFLICT = "Conflict"
 
 
-MOVED = frozenset({State.UPDATING, State.FAILED})
+MOVED: Final = frozenset({State.UPDATING, State.FAILED})
 """At the current version and not healthy with it."""
+
+UNFINISHED: Final = frozenset({State.WAITING, *MOVED})
+"""The rollout waits for it; of the others nothing more is to be expected."""
+
+MOST_REVERTS: Final = 3
+"""So often in a row the logical name is written back before it is left alone."""
+
+REVERT_SECONDS: Final = 900
+"""A logical name that comes back later than this is somebody's new start, and no fight. Tools reconcile every few minutes
+(Argo CD three, Flux ten)."""
+
+CONFLICT_SECONDS: Final = 600
+"""Then it is tried once more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +60,12 @@ class Aim:
     """Every version that exists, the current one included."""
     max_concurrent: int | str = "25%"
     progress_deadline_seconds: int = 600
+    min_ready_seconds: int = 0
     paused: bool = False
+    roll_back: bool = False
+    """A failure is to be undone, not waited for."""
+    rolling_back: bool = False
+    """The current version became current because another one failed."""
 
     def names(self, workload: Workload) -> frozenset[str]:
         """Which of this VersionedConfig's names the workload refers to."""
@@ -56,134 +77,327 @@ class Aim:
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """A target that does not get healthy with the current version."""
+
+    target: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """Targets as they go into the status, in name order, and the workloads that may be rewritten now."""
+    """Targets as they go into the status, sorted by kind and name, and the workloads that may be rewritten now."""
 
     targets: tuple[TargetStatus, ...]
-    granted: frozenset[str]
+    granted: Mapping[WorkloadKey, str]
+    """With the version that they are to get."""
+    failure: Failure | None = None
+    """The version has failed, and what it moved is to go back."""
+    look_again: float | None = None
+    """In so many seconds something is due that no event will tell."""
 
     @property
     def updated(self) -> int:
         """How many targets are through."""
         return sum(target.state == State.UPDATED for target in self.targets)
 
+    @property
+    def finished(self) -> bool:
+        """Nothing of the rollout is left to do."""
+        return not any(target.state in UNFINISHED for target in self.targets)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What is known beside the workloads themselves."""
+
+    revisions: Collection[Revision] = ()
+    """Old and present revisions that refer to the current version."""
+    latest: Mapping[str, int] = field(default_factory=dict)
+    """The highest revision of a workload by its uid, as far as its kind does not count on the object. At promotions."""
+    in_flight: Collection[WorkloadKey] = ()
+    """Workloads with a patch of ours under way, sent or not shown by the mirror yet. Where they stand is not known, and
+    what the mirror shows of them is no evidence of anything."""
+    refusals: Mapping[WorkloadKey, str] = field(default_factory=dict)
+    """Why the API server keeps refusing a workload's patch."""
+    troubles: Mapping[WorkloadKey, str] = field(default_factory=dict)
+    """Why a pod that refers to the current version does not start."""
+    sick: Mapping[WorkloadKey, str] = field(default_factory=dict)
+    """The same of a pod that does not refer to it."""
+    behind: Collection[WorkloadKey] = ()
+    """ReplicaSets with pods that refer to another version than their template."""
+    logical_exists: bool = True
+    """There is an object with the logical name itself. Where there is none, pods of a template with the logical name cannot
+    even start, so nothing is gained by rationing them."""
+
 
 def plan(
     aim: Aim,
     workloads: Iterable[Workload],
     *,
-    revisions: Collection[Revision],
-    previous: Mapping[str, TargetStatus],
+    scene: Scene,
+    previous: Mapping[WorkloadKey, TargetStatus],
     promoted: bool,
-    in_flight: Collection[str],
-    refusals: Mapping[str, str],
-    logical_exists: bool,
     now: datetime,
 ) -> Plan:
     """Assess every target and grant the free slots.
 
     Args:
         workloads: the targets.
-        revisions: ReplicaSets that refer to the current version.
-        previous: the targets of the status written last, by name.
+        previous: what was told of each before.
         promoted: the current version has just become current; what `previous` says was about another one.
-        in_flight: workloads with a patch of ours under way, sent or not shown by the mirror yet. Where they stand is
-            not known, and what the mirror shows of them is no evidence of anything.
-        refusals: why the API server keeps refusing a workload's patch, by name; empty where it does not.
-        logical_exists: there is an object with the logical name itself. Where there is none, pods of a template with
-            the logical name cannot even start, so nothing is gained by rationing them.
-        now: aware, for `since` and the progress deadline.
+        now: aware, for `since` and the deadlines.
     """
     reached: dict[str, int] = {}
-    for revision in revisions:
+    for revision in scene.revisions:
         reached[revision.owner_uid] = max(revision.revision, reached.get(revision.owner_uid, 0))
-    targets = []
-    retried: set[str] = set()
-    stuck: set[str] = set()
-    for workload in sorted(workloads, key=lambda item: item.name):
-        before = previous.get(workload.name)
-        if promoted or before is None:
-            # What changed before the promotion and was not seen by its controller yet must not look like a move after
-            # it: each such change gives at most one revision.
-            unseen = workload.pending + (workload.name in in_flight)
-            from_revision = workload.revision + unseen if promoted else 0
-            moved = not promoted and reached.get(workload.uid, 0) > 0
-        else:
-            from_revision = before.from_revision
-            moved = (
-                before.version == aim.current
-                or before.state == State.OVERRIDDEN
-                or reached.get(workload.uid, 0) > from_revision
-            )
-        if workload.name in in_flight:
-            state, message, version = State.UPDATING, "", ""
-        else:
-            state, message, version = _assess(aim, workload, moved)
-            if state is State.WAITING and (refusal := refusals.get(workload.name)):
-                state, message = State.FAILED, f"its template cannot be changed: {refusal}"
-                retried.add(workload.name)
-            elif state is State.WAITING and not logical_exists and aim.name in aim.names(workload):
-                stuck.add(workload.name)
-        since = timestamp(now)
-        if before is not None and not promoted and _same_phase(before.state, state):
-            since = before.since
-        if state is State.UPDATING and now - _time(since) > timedelta(seconds=aim.progress_deadline_seconds):
-            state, message = State.FAILED, f"not healthy for more than {aim.progress_deadline_seconds} s"
-        targets.append(
-            TargetStatus(
-                kind="Deployment",
-                name=workload.name,
-                version=version,
-                state=state,
-                from_revision=from_revision,
-                since=since,
-                message=message,
-            )
+    ordered = sorted(workloads, key=lambda w: (w.kind, w.name))
+    told = {
+        w.key: _Target(aim, scene, w, previous.get(w.key), promoted, reached.get(w.uid, 0), now).told()
+        for w in ordered
+    }
+    failed = [key for key, target in told.items() if target.state == State.FAILED]
+    failure = None
+    if aim.roll_back and not aim.rolling_back:
+        # A target that was not healthy before proves nothing about the version, and has nothing to go back to.
+        failure = next(
+            (
+                Failure(f"{key.kind} {key.name}", told[key].message)
+                for key in failed
+                if told[key].previous and key not in scene.refusals
+            ),
+            None,
         )
-    states = [target.state for target in targets]
-    free = max_concurrent(aim.max_concurrent, len(targets)) - states.count(State.UPDATING)
-    failed = next((target.name for target in targets if target.state == State.FAILED), "")
-    if failed or aim.paused:
-        # onFailure: Pause. What made one target fail would make the next ones fail too.
-        free = 0
-    waiting = [
-        target.name for target in targets if target.state == State.WAITING and target.name not in stuck
-    ]
-    granted = stuck | set(waiting[: max(0, free)])
-    if not aim.paused:
-        # What was refused may be allowed by now: it is tried again, however slowly.
-        granted |= retried
-    why = "the rollout is paused" if aim.paused else f"{failed} has failed" if failed else ""
+    by_key = {w.key: w for w in ordered}
+    granted = _granted(aim, scene, by_key, told, failed)
+    why = ""
+    if aim.paused:
+        why = "the rollout is paused"
+    elif failed and not aim.rolling_back:
+        why = f"{failed[0].name} has failed"
+    targets = tuple(
+        msgspec.structs.replace(target, message=why)
+        if why and target.state == State.WAITING and key not in granted
+        else target
+        for key, target in told.items()
+    )
     return Plan(
-        tuple(
-            msgspec.structs.replace(target, message=why)
-            if why and target.state == State.WAITING and target.name not in granted
-            else target
-            for target in targets
-        ),
-        frozenset(granted),
+        targets,
+        {key: told[key].wanted or aim.current for key in granted},
+        failure,
+        _look_again(aim, targets, now),
     )
 
 
-def _assess(aim: Aim, workload: Workload, moved: bool) -> tuple[State, str, str]:
-    """State, message and the name that the template shows, for one target."""
-    others = sorted(aim.names(workload) - {aim.current})
-    if not others:
-        states = {
-            Health.DONE: State.UPDATED,
-            Health.PROGRESSING: State.UPDATING,
-            Health.FAILED: State.FAILED,
-            Health.PAUSED: State.PAUSED,
-        }
-        return states[workload.health], workload.message, aim.current
-    version = others[0]
-    if moved and aim.name not in others:
-        return (
-            State.OVERRIDDEN,
-            f"{version} was chosen after {aim.current} had become current; kept until the content changes",
-            version,
+def _granted(
+    aim: Aim,
+    scene: Scene,
+    workloads: Mapping[WorkloadKey, Workload],
+    told: Mapping[WorkloadKey, TargetStatus],
+    failed: list[WorkloadKey],
+) -> set[WorkloadKey]:
+    waiting = [key for key, target in told.items() if target.state == State.WAITING]
+    # Their pods cannot start before: holding them back protects nobody.
+    granted = {
+        key for key in waiting if not scene.logical_exists and aim.name in aim.names(workloads[key])
+    }
+    if not aim.paused:
+        # What was refused may be allowed by now: it is tried again, however slowly.
+        granted.update(key for key in failed if key in scene.refusals)
+    if aim.rolling_back:
+        # Back in one step.
+        return granted | set(waiting)
+    if failed or aim.paused:
+        # What made one target fail would make the next ones fail too.
+        return granted
+    free = max_concurrent(aim.max_concurrent, len(told))
+    free -= sum(target.state == State.UPDATING for target in told.values())
+    front = min((workloads[key].order for key, target in told.items() if target.state in UNFINISHED), default=0)
+
+    def turn(key: WorkloadKey) -> tuple[bool, str, str]:
+        # Those that are broken already come last: they tell nothing about the version.
+        return key in scene.sick, key.name, key.kind
+
+    due = sorted((key for key in waiting if key not in granted and workloads[key].order == front), key=turn)
+    return granted | set(due[: max(0, free)])
+
+
+def _look_again(aim: Aim, targets: Iterable[TargetStatus], now: datetime) -> float | None:
+    """When a deadline passes."""
+    due = []
+    for target in targets:
+        if target.state == State.UPDATING and target.healthy_since:
+            due.append(_time(target.healthy_since) + timedelta(seconds=aim.min_ready_seconds))
+        elif target.state == State.UPDATING:
+            due.append(_time(target.since) + timedelta(seconds=aim.progress_deadline_seconds + 1))
+        elif target.state == State.CONFLICT:
+            due.append(_time(target.since) + timedelta(seconds=CONFLICT_SECONDS + 1))
+    return max(0.1, (min(due) - now).total_seconds()) if due else None
+
+
+@dataclass(slots=True)
+class _Target:
+    """One target's assessment."""
+
+    aim: Aim
+    scene: Scene
+    workload: Workload
+    before: TargetStatus | None
+    promoted: bool
+    reached: int
+    """The highest of its revisions that refer to the current version."""
+    now: datetime
+
+    def told(self) -> TargetStatus:
+        """It, as it goes into the status."""
+        before = self.before or TargetStatus()
+        wanted = self._wanted(before)
+        from_revision, moved = self._moved(before)
+        healthy_since = ""
+        reverts = 0 if self.promoted else before.reverts
+        if self.workload.key in self.scene.in_flight:
+            state, message, version = State.UPDATING, "", ""
+        else:
+            state, message, version = self._assess(wanted or self.aim.current, moved)
+            if self._reverted(before, version):
+                reverts = reverts + 1 if self._age(before.since) < REVERT_SECONDS else 1
+            if state is State.WAITING:
+                state, message, reverts = self._held_back(before, version, reverts)
+            elif state is State.UPDATED:
+                state, healthy_since = self._settled(before, version)
+        since = timestamp(self.now)
+        if not self.promoted and self.before is not None and _same_phase(before.state, state):
+            since = before.since or since
+        if state is State.UPDATING and not healthy_since:
+            limit = self.aim.progress_deadline_seconds
+            if trouble := self.scene.troubles.get(self.workload.key):
+                state, message = State.FAILED, trouble
+            elif self._age(since) > limit:
+                state, message = State.FAILED, f"not healthy for more than {limit} s"
+            elif self.workload.kind == STATEFUL_SET and (sick := self.scene.sick.get(self.workload.key)):
+                message = f"{sick}, and its controller waits for that pod: delete it (kubernetes/kubernetes#67250)"
+        return TargetStatus(
+            kind=self.workload.kind,
+            name=self.workload.name,
+            version=version,
+            state=state,
+            from_revision=from_revision,
+            previous=self._previous(before),
+            wanted=wanted,
+            healthy_since=healthy_since,
+            reverts=reverts,
+            since=since,
+            message=message,
         )
-    return State.WAITING, "", version
+
+    def _assess(self, goal: str, moved: bool) -> tuple[State, str, str]:
+        """State, message and the name that the template shows."""
+        aim, workload = self.aim, self.workload
+        others = sorted(aim.names(workload) - {goal})
+        if not others:
+            if goal != aim.current:
+                return State.OVERRIDDEN, f"kept at {goal}, which it had before", goal
+            health = workload.health
+            if workload.kind == REPLICA_SET and workload.key in self.scene.behind:
+                health = Health.MANUAL
+            states = {
+                Health.DONE: State.UPDATED,
+                Health.PROGRESSING: State.UPDATING,
+                Health.FAILED: State.FAILED,
+                Health.PAUSED: State.PAUSED,
+                Health.MANUAL: State.MANUAL,
+            }
+            message = workload.message
+            if health is Health.MANUAL:
+                message = "its pods get the version when somebody deletes them"
+            if self._through(goal):
+                return State.UPDATED, "", goal
+            return states[health], message, goal
+        version = others[0]
+        if moved and aim.name not in others:
+            return (
+                State.OVERRIDDEN,
+                f"{version} was chosen after {aim.current} had become current; kept until the content changes",
+                version,
+            )
+        return State.WAITING, "", version
+
+    def _through(self, goal: str) -> bool:
+        """It was healthy with this version: what comes later is no news about the version."""
+        before = self.before
+        return (
+            not self.promoted
+            and before is not None
+            and (before.state, before.version) == (State.UPDATED, goal)
+            and self.workload.health not in (Health.PAUSED, Health.MANUAL)
+        )
+
+    def _settled(self, before: TargetStatus, version: str) -> tuple[State, str]:
+        """Healthy for long enough, or since when."""
+        needed = self.aim.min_ready_seconds
+        if self._through(version) or not needed or not self.workload.running:
+            return State.UPDATED, ""
+        since = "" if self.promoted or before.version != version else before.healthy_since
+        since = since or timestamp(self.now)
+        if self._age(since) < needed:
+            return State.UPDATING, since
+        return State.UPDATED, ""
+
+    def _held_back(self, before: TargetStatus, version: str, reverts: int) -> tuple[State, str, int]:
+        if refusal := self.scene.refusals.get(self.workload.key):
+            return State.FAILED, f"its template cannot be changed: {refusal}", reverts
+        if reverts < MOST_REVERTS or version != self.aim.name:
+            return State.WAITING, "", reverts
+        if before.state == State.CONFLICT and self._age(before.since) > CONFLICT_SECONDS:
+            return State.WAITING, "", MOST_REVERTS - 1
+        return (
+            State.CONFLICT,
+            f"somebody writes {self.aim.name} back each time: let the tool that applies it ignore this field",
+            reverts,
+        )
+
+    def _reverted(self, before: TargetStatus, version: str) -> bool:
+        """It had the current version, and has the logical name again."""
+        return not self.promoted and version == self.aim.name and before.version == self.aim.current
+
+    def _moved(self, before: TargetStatus) -> tuple[int, bool]:
+        """Its revision when the current version became current, and whether it had that version since."""
+        workload = self.workload
+        if self.promoted or self.before is None:
+            if not self.promoted:
+                return 0, self.reached > 0
+            # What changed before the promotion and was not seen by its controller yet must not look like a move after
+            # it: each such change gives at most one revision.
+            unseen = workload.pending + (workload.key in self.scene.in_flight)
+            return max(workload.revision, self.scene.latest.get(workload.uid, 0)) + unseen, False
+        moved = (
+            before.version == self.aim.current
+            or (before.state == State.OVERRIDDEN and not before.wanted)
+            or self.reached > before.from_revision
+        )
+        return before.from_revision, moved
+
+    def _previous(self, before: TargetStatus) -> str:
+        """The version that it was last healthy with before the current one."""
+        if not self.promoted or self.aim.rolling_back:
+            return before.previous
+        if before.state in MOVED or not before.version or before.version == self.aim.name:
+            return before.previous
+        sick = self.workload.health is Health.FAILED or self.workload.key in self.scene.sick
+        return "" if sick else before.version
+
+    def _wanted(self, before: TargetStatus) -> str:
+        """The version that it is to have; empty where that is the current one."""
+        if not self.promoted:
+            return before.wanted
+        if not self.aim.rolling_back:
+            return ""
+        # What had another version than most keeps it, or gets it back.
+        had = before.version if before.state in (State.WAITING, State.OVERRIDDEN) else before.previous
+        return had if had not in ("", self.aim.current, self.aim.name) else ""
+
+    def _age(self, text: str) -> float:
+        return (self.now - _time(text)).total_seconds()
 
 
 def _same_phase(before: str, now: State) -> bool:
@@ -193,4 +407,7 @@ def _same_phase(before: str, now: State) -> bool:
 
 def _time(text: str) -> datetime:
     """Somebody may have emptied it in the status: then the wait begins anew."""
-    return datetime.fromisoformat(text) if text else datetime.now(UTC)
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return datetime.now(UTC)

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping
 
 from versionedconfig.model import Reference
 
-TEMPLATE = ("spec", "template", "spec")
-
 
 def rewrite(
     references: Iterable[Reference], names: Mapping[tuple[str, str], str], uid: str
@@ -22,7 +20,7 @@ def rewrite(
     for reference in references:
         new = names.get((reference.kind, reference.name), reference.name)
         if new != reference.name:
-            path = pointer((*TEMPLATE, *reference.path))
+            path = pointer(reference.path)
             operations.append({"op": "test", "path": path, "value": reference.name})
             operations.append({"op": "replace", "path": path, "value": new})
     if operations:

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from versionedconfig.resource import Condition
+from versionedconfig.resource import Condition, Status
 from versionedconfig.rollout.plan import Plan, State
+from versionedconfig.versions.choose import FAILED
 
 MAX_MESSAGE = 1024
 
@@ -31,10 +32,13 @@ def refused(reason: str, problems: Iterable[str]) -> Verdict:
     return Verdict(reason, "; ".join(problems), stalled=True)
 
 
-def rolling(current: str, plan: Plan, paused: bool) -> Verdict:
+def rolling(status: Status, plan: Plan, *, paused: bool, pinned: bool) -> Verdict:
     """Where the rollout to the current version stands."""
-    total = len(plan.targets)
+    current, total = status.current_version, len(plan.targets)
     by_state = {state: [t.name for t in plan.targets if t.state == state] for state in State}
+    latest = status.version(status.latest_version)
+    gave_up = latest.name != current and latest.result == FAILED and not pinned
+    reached = f"{plan.updated} of {total} targets are updated to {current}"
     if by_state[State.FAILED]:
         failed = next(target for target in plan.targets if target.state == State.FAILED)
         return Verdict(
@@ -43,21 +47,36 @@ def rolling(current: str, plan: Plan, paused: bool) -> Verdict:
             f"{plan.updated} of {total} targets are updated",
             degraded=True,
         )
+    if gave_up:
+        back = "going back to" if not plan.finished else "everything is back at"
+        return Verdict(
+            "RolledBack",
+            f"{latest.name} has failed ({latest.message}): {back} {current}, until the content changes",
+            reconciling=not plan.finished,
+            stalled=plan.finished,
+            degraded=True,
+        )
     if by_state[State.UPDATING] or by_state[State.WAITING]:
         reason = "Paused" if paused and not by_state[State.UPDATING] else "RollingOut"
+        return Verdict(reason, reached, reconciling=reason != "Paused")
+    if fought := by_state[State.CONFLICT]:
         return Verdict(
-            reason,
-            f"{plan.updated} of {total} targets are updated to {current}",
-            reconciling=reason != "Paused",
+            "Conflict",
+            f"somebody keeps writing the logical name into {', '.join(fought[:5])}: let the tool that applies it ignore "
+            f"the reference (see README, Applying a manifest again); {reached}",
+            degraded=True,
         )
-    message = (
-        f"all {total} targets use {current}" if total else f"{current} is there; no workload refers to it"
-    )
-    if apart := by_state[State.OVERRIDDEN]:
-        message = f"{plan.updated} of {total} targets use {current}; set back by hand: {', '.join(apart[:5])}"
-    elif apart := by_state[State.PAUSED]:
-        message = f"{total} targets refer to {current}; paused themselves: {', '.join(apart[:5])}"
-    return Verdict("UpToDate", message, ready=True)
+    parts = [f"all {total} targets use {current}" if total else f"{current} is there; no workload refers to it"]
+    if plan.updated < total:
+        parts = [reached]
+    for state, words in (
+        (State.OVERRIDDEN, "at another version by hand"),
+        (State.PAUSED, "paused themselves"),
+        (State.MANUAL, "waiting for somebody to replace their pods"),
+    ):
+        if names := by_state[state]:
+            parts.append(f"{words}: {', '.join(names[:5])}")
+    return Verdict("Pinned" if pinned else "UpToDate", "; ".join(parts), ready=True)
 
 
 def conditions(

@@ -1,44 +1,104 @@
-"""Which versions of a VersionedConfig are kept. Pure."""
+"""Which versions of a VersionedConfig are kept, and what is told of each. Pure."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
 
 from versionedconfig.model import Incarnation
-from versionedconfig.resource import VersionStatus
+from versionedconfig.resource import Status, Users, VersionStatus
 from versionedconfig.versions.content import HASH_LENGTH
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The kept versions as they go into the status, newest first, and those that may be collected."""
+    """The kept versions as they go into the status, newest first, and what is to be done about the others."""
 
     kept: tuple[VersionStatus, ...]
     collectable: tuple[Incarnation, ...]
+    """Unused for long enough."""
+    mark: tuple[Incarnation, ...]
+    """Not needed any more: the wait begins."""
+    unmark: tuple[Incarnation, ...]
+    """Needed again."""
+    wait_seconds: float | None = None
+    """Until the next one has been unused for long enough."""
 
 
-def history(versions: Iterable[Incarnation], *, current: str, in_use: Collection[str], limit: int) -> History:
-    """Keep the current version, those in use, and `limit` unused ones, the newest first.
+def history(
+    versions: Iterable[Incarnation],
+    *,
+    status: Status,
+    needed: Collection[str],
+    users: Callable[[Incarnation], Users],
+    limit: int,
+    unused_seconds: float,
+    now: datetime,
+) -> History:
+    """Keep what is needed, and `limit` others, the newest first.
 
-    `in_use` are the names that a pod, a workload's template or a ReplicaSet refers to. A version that still carries
-    the finalizer is not collected: protection lingers after the last holder, and so does its history.
+    A version that still carries the finalizer is not collected: protection lingers after the last holder, and so does its
+    history.
+
+    Args:
+        status: as it is, with the present version; what it tells of each version is kept.
+        needed: names that something refers to or is going to refer to: a pod, a workload's template, an old revision, a
+            target that may go back to it, the pin.
+        unused_seconds: how long a version stays after it is beyond the limit.
     """
+    told = {version.name: version for version in status.versions}
     kept: list[VersionStatus] = []
     collectable: list[Incarnation] = []
+    mark: list[Incarnation] = []
+    unmark: list[Incarnation] = []
+    waits: list[float] = []
     unused = 0
     newest_first = sorted(versions, key=lambda version: (version.created, version.key.name), reverse=True)
     for version in newest_first:
         name = version.key.name
-        if version.deleting and name != current:
+        if version.deleting and name != status.current_version:
             continue
-        if name == current:
+        spare = False
+        if name == status.current_version:
             state = "Current"
-        elif name in in_use:
+        elif name in needed:
             state = "InUse"
         else:
             state = "Unused"
             unused += 1
-            if unused > limit and not (version.in_use or version.ignored):
+            spare = unused > limit and not (version.in_use or version.ignored)
+        if spare:
+            age = _age(version.unused_since, now)
+            if age is None:
+                mark.append(version)
+                age = 0.0
+            if age >= unused_seconds:
                 collectable.append(version)
                 continue
-        kept.append(VersionStatus(name, name[-HASH_LENGTH:], version.created, state))
-    return History(tuple(kept), tuple(collectable))
+            waits.append(unused_seconds - age)
+        elif version.unused_since and not (version.ignored or version.deleting):
+            unmark.append(version)
+        entry = told.get(name, VersionStatus())
+        kept.append(
+            msgspec.structs.replace(
+                entry,
+                name=name,
+                hash=name[-HASH_LENGTH:],
+                created=version.created,
+                state=state,
+                users=users(version),
+            )
+        )
+    return History(
+        tuple(kept), tuple(collectable), tuple(mark), tuple(unmark), min(waits) if waits else None
+    )
+
+
+def _age(since: str, now: datetime) -> float | None:
+    """Seconds; None where it is not told, or told in the future: then it counts from now."""
+    try:
+        age = (now - datetime.fromisoformat(since)).total_seconds()
+    except (ValueError, TypeError):
+        return None
+    return age if age >= 0 else None

@@ -7,20 +7,26 @@ from collections.abc import Mapping
 import msgspec
 
 from versionedconfig.model import (
+    DELETION_ANNOTATION,
     DIGEST_ANNOTATION,
     NAME_ANNOTATION,
     NAME_LABEL,
     PROPAGATED_ANNOTATION,
     ObjectKey,
 )
-from versionedconfig.resource import VersionMetadata
+from versionedconfig.resource import Spec
 
 MAX_LABEL = 63
+DELETE = "Delete"
+"""Of spec.deletionPolicy."""
 
 
-def version_metadata(owner: ObjectKey, digest: str, wanted: VersionMetadata) -> dict[str, dict[str, str]]:
+def version_metadata(owner: ObjectKey, digest: str, spec: Spec) -> dict[str, dict[str, str]]:
     """Labels and annotations that a version has to have."""
+    wanted = spec.metadata
     annotations = {**wanted.annotations, NAME_ANNOTATION: str(owner), DIGEST_ANNOTATION: digest}
+    if spec.deletion_policy == DELETE:
+        annotations[DELETION_ANNOTATION] = DELETE
     if wanted.labels or wanted.annotations:
         annotations[PROPAGATED_ANNOTATION] = json.dumps(
             {"labels": sorted(wanted.labels), "annotations": sorted(wanted.annotations)},
@@ -32,7 +38,7 @@ def version_metadata(owner: ObjectKey, digest: str, wanted: VersionMetadata) -> 
 def metadata_patch(
     owner: ObjectKey,
     digest: str,
-    wanted: VersionMetadata,
+    spec: Spec,
     *,
     labels: Mapping[str, str],
     annotations: Mapping[str, str],
@@ -41,14 +47,14 @@ def metadata_patch(
 
     Only keys that came from spec.metadata before are taken away: other people's labels stay.
     """
-    want = version_metadata(owner, digest, wanted)
+    want = version_metadata(owner, digest, spec)
     had = _propagated(annotations.get(PROPAGATED_ANNOTATION, "{}"))
     patch: dict[str, dict[str, str | None]] = {}
     for field, now in (("labels", labels), ("annotations", annotations)):
         changes: dict[str, str | None] = {k: v for k, v in want[field].items() if now.get(k) != v}
         dropped = had.get(field, [])
         if field == "annotations":
-            dropped = [*dropped, PROPAGATED_ANNOTATION]
+            dropped = [*dropped, PROPAGATED_ANNOTATION, DELETION_ANNOTATION]
         changes.update({key: None for key in dropped if key not in want[field] and key in now})
         if changes:
             patch[field] = changes

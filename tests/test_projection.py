@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from versionedconfig.view import WorkloadItem, revision, workload
+from versionedconfig.projection import WorkloadItem, revision, workload
 
 
 def item(number: str) -> WorkloadItem:

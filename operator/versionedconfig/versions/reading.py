@@ -1,0 +1,98 @@
+"""Reads the content of a VersionedConfig, with that of the objects that it takes from. Nothing is kept."""
+
+import asyncio
+
+import msgspec
+
+from versionedconfig.kube.api import Api, ApiError
+from versionedconfig.model import ConfigKey, ObjectKey
+from versionedconfig.projection import api_path
+from versionedconfig.resource import SourceRef, Spec
+from versionedconfig.versions.content import (
+    Content,
+    Source,
+    config_map_content,
+    content_problems,
+    merge,
+    secret_content,
+)
+
+
+class BadContent(Exception):
+    """No version can be made of it; says what to change, and no value."""
+
+    def __init__(self, reason: str, problems: tuple[str, ...]) -> None:
+        super().__init__("; ".join(problems))
+        self.reason = reason
+        self.problems = problems
+
+
+class Stored(msgspec.Struct, frozen=True, rename="camel"):
+    """A ConfigMap or Secret with its content; its repr shows nothing of it."""
+
+    data: dict[str, str] | None = None
+    binary_data: dict[str, str] | None = None
+    type: str = ""
+
+    def __repr__(self) -> str:
+        return "<Stored>"
+
+
+class _Keys(msgspec.Struct, frozen=True, rename="camel"):
+    """The same without values."""
+
+    data: dict[str, msgspec.Raw] | None = None
+    binary_data: dict[str, msgspec.Raw] | None = None
+
+
+def source_keys(namespace: str, spec: Spec) -> tuple[ConfigKey, ...]:
+    """The objects that content is taken from."""
+    return tuple(ConfigKey(source.kind, namespace, source.name) for source in spec.from_)
+
+
+async def read_content(api: Api, owner: ObjectKey, spec: Spec) -> Content:
+    """The content as it is now.
+
+    Raises:
+        BadContent: it is none that Kubernetes would take, or a source is missing.
+        ApiError: a source cannot be read.
+    """
+    try:
+        if spec.kind == "Secret":
+            own = secret_content(spec.type, spec.data, spec.string_data)
+        else:
+            own = config_map_content(spec.data, spec.binary_data)
+    except ValueError as error:
+        raise BadContent("InvalidContent", (str(error),)) from None
+    if spec.from_:
+        sources = await asyncio.gather(*(_read(api, owner.namespace, source) for source in spec.from_))
+        merged = merge(sources, own)
+        if merged.problems:
+            raise BadContent("SourceMissing", merged.problems)
+        own = merged.content
+    if problems := content_problems(owner.name, own):
+        raise BadContent("InvalidContent", problems)
+    return own
+
+
+async def read_keys(api: Api, key: ConfigKey) -> frozenset[str]:
+    """The keys of an object's content; none where there is no such object."""
+    try:
+        stored = await api.get(api_path(key), type=_Keys)
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return frozenset()
+    return frozenset((*(stored.data or ()), *(stored.binary_data or ())))
+
+
+async def _read(api: Api, namespace: str, source: SourceRef) -> Source:
+    content = None
+    try:
+        stored = await api.get(api_path(ConfigKey(source.kind, namespace, source.name)), type=Stored)
+    except ApiError as error:
+        if error.status != 404:
+            raise
+    else:
+        content = Content(source.kind, stored.data or {}, stored.binary_data or {}, stored.type)
+    return Source(source.kind, source.name, content, source.optional, tuple(source.keys))
