@@ -148,6 +148,14 @@ def timestamp(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+_KEY: Final = re.compile(r"[-._a-zA-Z0-9]{1,253}")
+
+
+def is_key(text: str) -> bool:
+    """A ConfigMap or Secret can have that key (apimachinery, IsConfigMapKey): it can be a file name in a pod."""
+    return bool(_KEY.fullmatch(text)) and text != "." and not text.startswith("..")
+
+
 _VERSION_NAME: Final = re.compile(r"([a-z0-9](?:[-.a-z0-9]{0,240}[a-z0-9])?)-[2456789bcdfghkmt]{10}")
 """A DNS-1123 subdomain, and the ten characters that kubectl's hash encoding can give."""
 
