@@ -90,8 +90,9 @@ async def test_closing_ends_lists_that_nobody_waits_for(api: Api, server: Script
     live = LiveLists(api, lambda: VOLUMES)
     server.failures["get"] += [listed() for _ in range(4)]
     asking = asyncio.create_task(live.held("infra", [LIFE]))
-    while not (mine := [task for task in asyncio.all_tasks() if "LiveLists._after" in repr(task)]):
-        await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        while not (mine := [task for task in asyncio.all_tasks() if "LiveLists._after" in repr(task)]):  # noqa: ASYNC110
+            await asyncio.sleep(0)  # nothing tells that the task is there
 
     asking.cancel()
     await live.close()

@@ -12,6 +12,7 @@ VERSION = ConfigKey("ConfigMap", "shop", "app-87m5g5hd76")
 
 def test_a_version_is_its_owners() -> None:
     assert owner_of(VERSION, True, "shop/app") == "app"
+    assert owner_of(VERSION._replace(kind="Secret"), True, "shop/app") == "app"
 
 
 @pytest.mark.parametrize(
@@ -19,7 +20,6 @@ def test_a_version_is_its_owners() -> None:
     [
         ("no annotation", VERSION, True, ""),
         ("mutable", VERSION, False, "shop/app"),
-        ("a Secret", VERSION._replace(kind="Secret"), True, "shop/app"),
         ("copied under another name", VERSION._replace(name="backup"), True, "shop/app"),
         ("copied into another namespace", VERSION._replace(namespace="other"), True, "shop/app"),
         ("another owner", VERSION, True, "shop/web"),

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from versionedconfig.projection import WorkloadItem, revision, workload
+from versionedconfig.projection import WorkloadItem, replica_set, workload
 
 
 def item(number: str) -> WorkloadItem:
@@ -14,6 +14,7 @@ def item(number: str) -> WorkloadItem:
             "uid": "u",
             "resourceVersion": "1",
             "annotations": {"deployment.kubernetes.io/revision": number},
+            "ownerReferences": [{"uid": "d", "controller": True}],
         },
         "spec": {},
     }
@@ -26,5 +27,5 @@ def item(number: str) -> WorkloadItem:
 )
 def test_any_revision_annotation(text: str, number: int) -> None:
     """int() refuses more than 4300 digits, and one object must not stop the operator for all."""
-    assert revision(item(text)).revision == number
-    assert workload(item(text)).revision == number
+    assert replica_set(item(text)).revision == number
+    assert workload("Deployment")(item(text)).revision == number

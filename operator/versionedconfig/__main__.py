@@ -125,6 +125,14 @@ def run(
             envvar="VERSIONEDCONFIG_LINGER_SECONDS", min=0, help="How long protection outlives the last user."
         ),
     ] = _defaults.linger_seconds,
+    unused_seconds: Annotated[
+        float,
+        typer.Option(
+            envvar="VERSIONEDCONFIG_UNUSED_SECONDS",
+            min=0,
+            help="How long a version stays that nothing needs any more and that is beyond its historyLimit.",
+        ),
+    ] = _defaults.unused_seconds,
     resync_seconds: Annotated[
         float,
         typer.Option(
@@ -142,8 +150,8 @@ def run(
 ) -> None:
     """Run the operator until a signal comes."""
     from versionedconfig import app
-    from versionedconfig.references.selector import parse_selector
     from versionedconfig.projection import holder_sources
+    from versionedconfig.references.selector import parse_selector
 
     configure_logging()
     try:
@@ -162,6 +170,7 @@ def run(
         pending_pods_hold=pending_pods is PodsDo.HOLD,
         quarantine_seconds=quarantine_seconds,
         linger_seconds=linger_seconds,
+        unused_seconds=unused_seconds,
         resync_seconds=resync_seconds,
         metrics_port=metrics_port,
         health_port=health_port,

@@ -14,7 +14,7 @@ import kopf
 from versionedconfig.kube.api import Api
 from versionedconfig.kube.mirror import tune_gc
 from versionedconfig.live import LiveLists
-from versionedconfig.model import API_VERSION, GROUP, ConfigKey, ObjectKey
+from versionedconfig.model import API_VERSION, GROUP, ConfigKey, ObjectKey, WorkloadKey
 from versionedconfig.observability.metrics import Metrics
 from versionedconfig.protection.controller import ProtectionController
 from versionedconfig.resource import PLURAL
@@ -49,7 +49,8 @@ class Operator:
         self._tasks: list[asyncio.Task[None]] = []
 
         metrics.unresolved(lambda: self.view.holders.unresolved)
-        self.view.config_changed = self.protection.enqueue
+        self.view.config_changed = self._on_config
+        self.view.pods_counted = self.versions.counted
         self.view.usage_changed = self.versions.touched_by
         self.view.version_changed = self.versions.touched
         self.view.workload_changed = self._on_workload
@@ -87,7 +88,11 @@ class Operator:
                 group.create_task(self.versions.run())
                 group.create_task(self.rollouts.run())
 
-    def _on_workload(self, key: ObjectKey, refers_to: frozenset[ConfigKey]) -> None:
+    def _on_config(self, key: ConfigKey) -> None:
+        self.protection.enqueue(key)
+        self.versions.source_changed(key)
+
+    def _on_workload(self, key: WorkloadKey, refers_to: frozenset[ConfigKey]) -> None:
         self.rollouts.queue.add(key)
         for config in refers_to:
             self.versions.touched_by(config)

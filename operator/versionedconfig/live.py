@@ -6,17 +6,19 @@ Knows which kinds hold and how to list them; decides nothing.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
 
 from versionedconfig.kube.api import Api, ApiError, accept_list, path_of
+from versionedconfig.kube.mirror import Resource
 from versionedconfig.model import ConfigKey, Incarnation, ObjectKey
+from versionedconfig.projection import CONTROLLER_REVISIONS, JOBS, REPLICA_SETS, WORKLOADS, PodItem
 from versionedconfig.references import Holders, Kept, Source, referenced_names
 from versionedconfig.settings import Settings
 from versionedconfig.workload import Workload
-from versionedconfig.projection import CONTROLLER_REVISIONS, JOBS, REPLICA_SETS, WORKLOADS, PodItem
 
 logger = logging.getLogger(__name__)
 
-TEMPLATES = (*WORKLOADS.values(), REPLICA_SETS, CONTROLLER_REVISIONS, JOBS)
+TEMPLATES: tuple[Resource[Any], ...] = (*WORKLOADS.values(), REPLICA_SETS, CONTROLLER_REVISIONS, JOBS)
 
 Listed = list[tuple[ObjectKey, Kept]]
 

@@ -313,7 +313,11 @@ def incarnation(kind: str) -> Callable[[ConfigItem], Incarnation]:
 
 def workload(kind: str) -> Callable[[WorkloadItem], Workload]:
     """The projection of a workload of that kind."""
-    path = ("spec", "jobTemplate", "spec", "template", "spec") if kind == CRON_JOB else ("spec", "template", "spec")
+    path = (
+        ("spec", "jobTemplate", "spec", "template", "spec")
+        if kind == CRON_JOB
+        else ("spec", "template", "spec")
+    )
 
     def project(item: WorkloadItem) -> Workload:
         meta, spec, status = item.metadata, item.spec, item.status
@@ -447,9 +451,7 @@ WORKLOADS = {
     for kind, path in PATHS.items()
     if kind != REPLICA_SET
 }
-REPLICA_SETS = Resource(
-    name="replicasets", path=PATHS[REPLICA_SET], item=WorkloadItem, project=replica_set
-)
+REPLICA_SETS = Resource(name="replicasets", path=PATHS[REPLICA_SET], item=WorkloadItem, project=replica_set)
 CONTROLLER_REVISIONS = Resource(
     name="controllerrevisions",
     path="/apis/apps/v1/controllerrevisions",

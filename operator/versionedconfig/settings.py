@@ -32,6 +32,8 @@ class Settings:
     """How long at most a force-deleted pod holds whose node is not heard of."""
     linger_seconds: float = 60.0
     """How long the finalizer stays after the last holder went; spans the gap between two pods of a restart."""
+    unused_seconds: float = 600.0
+    """How long a version stays that nothing needs any more and that is beyond the history's limit."""
     resync_seconds: float = 300.0
     """How often each VersionedConfig is looked at without an event."""
     metrics_port: int = 8080

@@ -76,7 +76,7 @@ class View:
 
         self.nodes: Mirror[Node] = Mirror(api, NODES, _ignore)
         pods = dataclasses.replace(PODS, field_selector=settings.pod_selector)
-        self.pods_mirror: Mirror[PodKept] = Mirror(api, pods, self._on_pod)
+        self.pods: Mirror[PodKept] = Mirror(api, pods, self._on_pod)
         self.config_maps: Mirror[Incarnation] = Mirror(api, CONFIG_MAPS, self._on_config)
         self.secrets: Mirror[Incarnation] = Mirror(api, SECRETS, self._on_config)
         self.namespaces: Mirror[Namespace] = Mirror(api, NAMESPACES, self._on_namespace)
@@ -101,7 +101,7 @@ class View:
             self.nodes,
             self.config_maps,
             self.secrets,
-            self.pods_mirror,
+            self.pods,
             *self.workloads.values(),
             self._replica_sets,
             *self._followers.values(),
@@ -158,12 +158,13 @@ class View:
         return self.nodes.objects.get(ObjectKey("", name))
 
     def used(self, life: Incarnation) -> bool:
-        """A holder, a template or a ReplicaSet refers to it."""
-        return (
-            self.holders.held(life)
-            or bool(self.templates.referrers(life.key))
-            or bool(self.revisions.referrers(life.key))
-        )
+        """A holder, a template, an old revision or an unfinished Job refers to it."""
+        return self.in_use(life) or bool(self.revisions.referrers(life.key))
+
+    def in_use(self, life: Incarnation) -> bool:
+        """The same, but for old revisions: nothing runs with them."""
+        jobs = (one for one in self.revisions.referrers(life.key) if one.kind == JOB)
+        return self.holders.held(life) or bool(self.templates.referrers(life.key)) or any(jobs)
 
     def collection(self, kind: str) -> str:
         """Path of the collection of a kind of workloads, over all namespaces."""
@@ -201,9 +202,9 @@ class View:
             if key.namespace == namespace:
                 yield self._set_owners.get(pod.owner, pod.owner), pod
 
-    def pods(self, key: ConfigKey) -> Iterator[PodKept]:
+    def pods_of(self, key: ConfigKey) -> Iterator[PodKept]:
         """Those that refer to the key."""
-        found = (self.pods_mirror.objects.get(pod) for pod in self.holders.pods(key))
+        found = (self.pods.objects.get(pod) for pod in self.holders.pods(key))
         return (pod for pod in found if pod is not None)
 
     def _on_pod(self, old: PodKept | None, new: PodKept | None) -> None:
@@ -290,7 +291,9 @@ class View:
             old if isinstance(old, Workload) else None, new if isinstance(new, Workload) else None
         )
         self._on_revision(
-            REPLICA_SET, old if isinstance(old, Revision) else None, new if isinstance(new, Revision) else None
+            REPLICA_SET,
+            old if isinstance(old, Revision) else None,
+            new if isinstance(new, Revision) else None,
         )
 
     def _on_revision(self, kind: str, old: Revision | None, new: Revision | None) -> None:

@@ -13,9 +13,9 @@ import yaml
 
 from versionedconfig import resource as vcfg
 from versionedconfig.model import API_VERSION, GROUP, IN_USE_FINALIZER
+from versionedconfig.projection import holder_sources
 from versionedconfig.settings import Settings
 from versionedconfig.versions import content
-from versionedconfig.projection import holder_sources
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = ROOT / "manifests" / "base"
@@ -144,23 +144,6 @@ def test_crd_and_structs_agree(struct: type[msgspec.Struct], path: list[str]) ->
     for name, property_ in properties.items():
         if "default" in property_ and property_["default"] != {}:
             assert fields[name].default == property_["default"], name
-
-
-def test_unsupported_fields_are_said_to_be() -> None:
-    """What the operator answers with NotSupported is told before anybody tries it."""
-    fields = [
-        ("kind",),
-        ("type",),
-        ("stringData",),
-        ("from",),
-        ("rollout", "targets"),
-        ("rollout", "onFailure"),
-        ("pin",),
-        ("deletionPolicy",),
-    ]
-    for field in fields:
-        node = schema("spec", *field[:-1])["properties"][field[-1]]
-        assert "Not supported yet: " in node["description"], field
 
 
 def test_limits_are_those_of_the_code() -> None:

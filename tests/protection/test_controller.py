@@ -18,10 +18,10 @@ from versionedconfig.model import (
     ObjectKey,
 )
 from versionedconfig.observability.metrics import Metrics
+from versionedconfig.projection import Namespace
 from versionedconfig.protection.controller import ProtectionController
 from versionedconfig.references import Kept
 from versionedconfig.settings import Settings
-from versionedconfig.projection import Namespace
 from versionedconfig.view import View
 
 LIVE_LIST = "/api/v1/namespaces/shop/pods"

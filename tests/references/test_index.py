@@ -30,7 +30,7 @@ def test_equals_a_scan(steps: list[tuple[str, str, Keys]]) -> None:
         assert bool(index.referrers(key)) != (key in held)
         held.symmetric_difference_update({key})
 
-    index = ReferenceIndex(changed)
+    index: ReferenceIndex[ObjectKey] = ReferenceIndex(changed)
     for namespace, pod, keys in steps:
         referrer = ObjectKey(namespace, pod)
         index.put(referrer, keys)
@@ -46,7 +46,7 @@ def test_equals_a_scan(steps: list[tuple[str, str, Keys]]) -> None:
 
 
 def test_pods_of_one_workload_share_their_keys() -> None:
-    index = ReferenceIndex()
+    index: ReferenceIndex[ObjectKey] = ReferenceIndex()
     for i in range(3):
         index.put(ObjectKey("n", f"pod-{i}"), (ConfigKey("ConfigMap", "n", f"a{0}"),))
 

@@ -112,7 +112,7 @@ def test_rewriting_changes_exactly_the_named_leaves(
     operations = rewrite(references, {("ConfigMap", old): "new", ("Secret", old): "new"}, "uid")
 
     for operation in operations[1:]:
-        path = str(operation["path"]).removeprefix("/spec/template/spec/").split("/")
+        path = str(operation["path"]).removeprefix("/").split("/")
         node: Any = template
         for step in path[:-1]:
             node = node[int(step)] if isinstance(node, list) else node[step]

@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from versionedconfig.model import ConfigKey, Reference
+from versionedconfig.model import ConfigKey, Reference, WorkloadKey
 from versionedconfig.resource import TargetStatus, max_concurrent
-from versionedconfig.rollout.plan import Aim, Plan, State, plan
+from versionedconfig.rollout.plan import Aim, Plan, Scene, State, plan
 from versionedconfig.workload import Health, Revision, Workload
 
 NOW = datetime(2026, 1, 31, 12, 0, 0, tzinfo=UTC)
@@ -21,7 +21,11 @@ def workload(name: str = "web", *names: str, health: Health = Health.DONE, revis
     references = tuple(
         Reference("ConfigMap", n, ("volumes", i, "configMap", "name")) for i, n in enumerate(names)
     )
-    return Workload("n", name, f"uid-{name}", "1", 5, references, revision, health)
+    return Workload("Deployment", "n", name, f"uid-{name}", "1", 5, references, health, revision)
+
+
+def key(name: str) -> WorkloadKey:
+    return WorkloadKey("Deployment", "n", name)
 
 
 def revision(owner: str, number: int) -> Revision:
@@ -31,18 +35,25 @@ def revision(owner: str, number: int) -> Revision:
 
 
 def step(
-    workloads: Iterable[Workload], aim: Aim = AIM, previous: Iterable[TargetStatus] = (), **given_: Any
+    workloads: Iterable[Workload],
+    aim: Aim = AIM,
+    previous: Iterable[TargetStatus] = (),
+    *,
+    promoted: bool = False,
+    now: datetime = NOW,
+    **scene: Any,
 ) -> Plan:
-    arguments: dict[str, Any] = {
-        "revisions": (),
-        "promoted": False,
-        "in_flight": (),
-        "refusals": {},
-        "logical_exists": True,
-        "now": NOW,
-    }
-    arguments.update(given_)
-    return plan(aim, workloads, previous={target.name: target for target in previous}, **arguments)
+    """One look; `scene` with names of Deployments instead of keys."""
+    for field in ("in_flight", "behind"):
+        scene[field] = {key(name) for name in scene.get(field, ())}
+    for field in ("refusals", "troubles", "sick"):
+        scene[field] = {key(name): text for name, text in scene.get(field, {}).items()}
+    told = {WorkloadKey(target.kind, "n", target.name): target for target in previous}
+    return plan(aim, workloads, scene=Scene(**scene), previous=told, promoted=promoted, now=now)
+
+
+def moves(result: Plan) -> set[str]:
+    return {key.name for key in result.granted}
 
 
 def one(result: Plan) -> TargetStatus:
@@ -54,11 +65,11 @@ def test_a_logical_name_always_moves() -> None:
     result = step([workload("web", "app")], revisions=[revision("web", 2)])
 
     assert one(result).state == State.WAITING
-    assert result.granted == {"web"}
+    assert moves(result) == {"web"}
 
 
 def test_an_old_version_moves() -> None:
-    assert step([workload("web", "app-1")]).granted == {"web"}
+    assert moves(step([workload("web", "app-1")])) == {"web"}
 
 
 def test_the_current_version_is_updated() -> None:
@@ -99,7 +110,7 @@ def test_going_back_to_earlier_content_is_no_undo() -> None:
         [workload("web", "app-1", revision=2)], previous=[promotion], revisions=[revision("web", 1)]
     )
 
-    assert result.granted == {"web"}
+    assert moves(result) == {"web"}
 
 
 def test_an_undo_ends_with_the_next_content() -> None:
@@ -107,14 +118,14 @@ def test_an_undo_ends_with_the_next_content() -> None:
 
     result = step([workload("web", "app-1", revision=3)], previous=[overridden], promoted=True)
 
-    assert result.granted == {"web"}
+    assert moves(result) == {"web"}
 
 
 def test_somebody_elses_namesake_is_not_ours() -> None:
     result = step([workload("web", "app", "app-extra", "app-2")])
 
     assert AIM.names(workload("web", "app", "app-extra", "app-2")) == {"app", "app-2"}
-    assert result.granted == {"web"}
+    assert moves(result) == {"web"}
 
 
 def test_a_patch_that_the_mirror_does_not_show_counts_as_moving() -> None:
@@ -126,11 +137,11 @@ def test_a_patch_that_the_mirror_does_not_show_counts_as_moving() -> None:
 
 def test_a_refused_patch_fails_the_target_and_is_tried_again() -> None:
     workloads = [workload("a", "app-1"), workload("b", "app-1")]
-    result = step(workloads, refusals={"a": "policy says no", "b": ""})
+    result = step(workloads, refusals={"a": "policy says no"})
 
     assert [target.state for target in result.targets] == [State.FAILED, State.WAITING]
     assert "policy says no" in result.targets[0].message
-    assert result.granted == {"a"}
+    assert moves(result) == {"a"}
 
 
 def test_a_refusal_that_is_left_over_does_not_undo_an_undo() -> None:
@@ -153,7 +164,7 @@ def test_a_move_under_way_at_a_promotion_is_no_undo() -> None:
 
     assert promotion.version == ""
     assert one(after).state == State.WAITING
-    assert after.granted == {"web"}
+    assert moves(after) == {"web"}
 
 
 def test_a_revision_that_was_not_counted_yet_at_the_promotion_is_no_undo() -> None:
@@ -165,13 +176,13 @@ def test_a_revision_that_was_not_counted_yet_at_the_promotion_is_no_undo() -> No
         [workload("web", "app-1", revision=3)], previous=[promotion], revisions=[revision("web", 2)]
     )
 
-    assert result.granted == {"web"}
+    assert moves(result) == {"web"}
 
 
 def test_a_patch_that_failed_is_no_evidence_of_a_move() -> None:
     under_way = one(step([workload("web", "app-1")], in_flight={"web"}))
 
-    assert step([workload("web", "app-1")], previous=[under_way]).granted == {"web"}
+    assert moves(step([workload("web", "app-1")], previous=[under_way])) == {"web"}
 
 
 def test_pods_that_cannot_start_are_not_rationed() -> None:
@@ -181,14 +192,14 @@ def test_pods_that_cannot_start_are_not_rationed() -> None:
 
     result = step(workloads, aim=aim, logical_exists=False)
 
-    assert result.granted == {"b"}
+    assert moves(result) == {"b"}
     assert result.targets[2].message == "a has failed"
-    assert step(workloads, aim=replace(aim, paused=True), logical_exists=False).granted == {"b"}
+    assert moves(step(workloads, aim=replace(aim, paused=True), logical_exists=False)) == {"b"}
     assert not step(workloads, aim=aim, logical_exists=True).granted
 
 
 def test_an_emptied_status_is_survived() -> None:
-    emptied = TargetStatus(name="web", state="Updating")
+    emptied = TargetStatus(kind="Deployment", name="web", state="Updating")
 
     assert (
         one(step([workload("web", "app-2", health=Health.PROGRESSING)], previous=[emptied])).state
@@ -206,7 +217,7 @@ def test_a_paused_deployment_gets_its_template_and_holds_no_slot() -> None:
     result = step([workload("a", "app-2", health=Health.PAUSED), workload("b", "app-1")], aim=aim)
 
     assert [target.state for target in result.targets] == [State.PAUSED, State.WAITING]
-    assert result.granted == {"b"}
+    assert moves(result) == {"b"}
 
 
 def test_a_failed_target_stops_the_rollout() -> None:
@@ -248,7 +259,7 @@ def test_a_rollout_ends_and_never_exceeds_its_limit(count: int, limit: int | str
         if result.updated == count:
             break
         previous = list(result.targets)
-        for name in result.granted:
+        for name in moves(result):
             workloads[name] = workload(name, "app-2", health=Health.PROGRESSING, revision=2)
         moving = [w for w in workloads.values() if w.health is Health.PROGRESSING]
         assert len(moving) <= max_concurrent(limit, count)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from versionedconfig.projection import NEVER_TOUCHED
 from versionedconfig.versions.content import (
     MAX_BYTES,
     REFUSED_TYPES,
@@ -21,7 +22,6 @@ from versionedconfig.versions.content import (
     merge,
     secret_content,
 )
-from versionedconfig.view import NEVER_TOUCHED
 
 
 def b64(value: bytes) -> str:

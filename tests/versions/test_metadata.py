@@ -5,12 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from versionedconfig.model import NAME_ANNOTATION, NAME_LABEL, PROPAGATED_ANNOTATION, ObjectKey
-from versionedconfig.resource import VersionMetadata
+from versionedconfig.resource import Spec, VersionMetadata
 from versionedconfig.versions.metadata import label_value, metadata_patch, version_metadata
 
 APP = ObjectKey("shop", "app")
 MAPS = st.dictionaries(st.sampled_from(["team", "tier", "note"]), st.sampled_from(["1", "2"]))
-WANTED = st.builds(VersionMetadata, labels=MAPS, annotations=MAPS)
+WANTED = st.builds(
+    Spec,
+    metadata=st.builds(VersionMetadata, labels=MAPS, annotations=MAPS),
+    deletion_policy=st.sampled_from(["RetainInUse", "Delete"]),
+)
 
 
 def merged(old: dict[str, str], patch: dict[str, str | None]) -> dict[str, str]:
@@ -18,9 +22,7 @@ def merged(old: dict[str, str], patch: dict[str, str | None]) -> dict[str, str]:
 
 
 @given(WANTED, WANTED)
-def test_metadata_follows_the_spec_and_spares_other_peoples(
-    first: VersionMetadata, then: VersionMetadata
-) -> None:
+def test_metadata_follows_the_spec_and_spares_other_peoples(first: Spec, then: Spec) -> None:
     """V4"""
     stored = version_metadata(APP, "d" * 64, first)
     stored["labels"]["argocd.argoproj.io/instance"] = "shop"
@@ -36,7 +38,7 @@ def test_metadata_follows_the_spec_and_spares_other_peoples(
 
 @given(st.from_regex(r"[a-z0-9]([-.a-z0-9]{0,240}[a-z0-9])?", fullmatch=True))
 def test_label_values_are_valid_and_the_annotation_is_whole(name: str) -> None:
-    written = version_metadata(ObjectKey("shop", name), "d" * 64, VersionMetadata())
+    written = version_metadata(ObjectKey("shop", name), "d" * 64, Spec())
 
     value = written["labels"][NAME_LABEL]
     assert len(value) <= 63
@@ -46,7 +48,7 @@ def test_label_values_are_valid_and_the_annotation_is_whole(name: str) -> None:
 
 @pytest.mark.parametrize("spoilt", ["garbage", "[]", "null", "7", '{"labels": 3}', ""])
 def test_a_spoilt_annotation_is_written_anew(spoilt: str) -> None:
-    wanted = VersionMetadata(labels={"team": "1"})
+    wanted = Spec(metadata=VersionMetadata(labels={"team": "1"}))
     fresh = version_metadata(APP, "d" * 64, wanted)
     annotations = {**fresh["annotations"], PROPAGATED_ANNOTATION: spoilt}
 
@@ -57,9 +59,9 @@ def test_a_spoilt_annotation_is_written_anew(spoilt: str) -> None:
 
 
 def test_what_makes_it_ours_is_restored() -> None:
-    fresh = version_metadata(APP, "d" * 64, VersionMetadata())
+    fresh = version_metadata(APP, "d" * 64, Spec())
 
-    patch = metadata_patch(APP, "d" * 64, VersionMetadata(), labels={}, annotations={"other": "x"})
+    patch = metadata_patch(APP, "d" * 64, Spec(), labels={}, annotations={"other": "x"})
 
     assert merged({"other": "x"}, patch["annotations"]) == {"other": "x", **fresh["annotations"]}
 

@@ -8,11 +8,11 @@ from versionedconfig.commands.output import show_unseen, table
 from versionedconfig.commands.reading import Unseen, all_sources, items
 from versionedconfig.kube.api import Api, ApiError, path_of
 from versionedconfig.model import ConfigKey, Incarnation, ObjectKey
+from versionedconfig.projection import CONFIG_MAPS, SECRETS, ConfigItem, api_path
 from versionedconfig.references import Holders
 from versionedconfig.references.rules import path_text
 from versionedconfig.resource import PATH
 from versionedconfig.settings import Settings
-from versionedconfig.projection import CONFIG_MAPS, SECRETS, ConfigItem, api_path
 
 
 class Use(msgspec.Struct, frozen=True, order=True):

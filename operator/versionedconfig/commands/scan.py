@@ -18,9 +18,9 @@ from versionedconfig.commands.output import show_unseen, some, table
 from versionedconfig.commands.reading import Unseen, all_sources, items
 from versionedconfig.kube.api import Api, ApiError, path_of
 from versionedconfig.model import ConfigKey, Incarnation, ObjectKey
+from versionedconfig.projection import CONFIG_MAPS, NEVER_TOUCHED, PODS, SECRETS, ConfigItem
 from versionedconfig.references import Holders, Kept, PodSpec, pod_references, referenced_names
 from versionedconfig.settings import SYSTEM_NAMESPACES, Settings
-from versionedconfig.projection import CONFIG_MAPS, NEVER_TOUCHED, PODS, SECRETS, ConfigItem
 
 
 class What(StrEnum):

@@ -25,12 +25,12 @@ from versionedconfig.kube.writes import (
 from versionedconfig.live import LiveLists
 from versionedconfig.model import IN_USE_FINALIZER, QUARANTINE_ANNOTATION, ConfigKey, Incarnation
 from versionedconfig.observability.metrics import Metrics
+from versionedconfig.projection import api_path
 from versionedconfig.protection import quarantine
 from versionedconfig.protection.decide import Do, Situation, blocked_message, decide
 from versionedconfig.protection.quarantine import Quarantine
 from versionedconfig.references.index import Keys
 from versionedconfig.settings import Settings
-from versionedconfig.projection import api_path
 from versionedconfig.view import View
 
 logger = logging.getLogger(__name__)

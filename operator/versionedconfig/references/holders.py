@@ -329,7 +329,9 @@ class Holders:
         self._changed = changed
         self._kinds = dict(kinds)
         self._patterns_changed = patterns_changed or (lambda: None)
-        self._indexes = {resource: ReferenceIndex(changed) for resource in self._kinds}
+        self._indexes: dict[str, ReferenceIndex[ObjectKey]] = {
+            resource: ReferenceIndex(changed) for resource in self._kinds
+        }
         self._kept: dict[str, dict[ObjectKey, Kept]] = defaultdict(dict)
         """Of kinds that take part in a join."""
         self._patterns: dict[tuple[str, ObjectKey], tuple[Pattern, ...]] = {}

@@ -198,9 +198,7 @@ def _granted(
 ) -> set[WorkloadKey]:
     waiting = [key for key, target in told.items() if target.state == State.WAITING]
     # Their pods cannot start before: holding them back protects nobody.
-    granted = {
-        key for key in waiting if not scene.logical_exists and aim.name in aim.names(workloads[key])
-    }
+    granted = {key for key in waiting if not scene.logical_exists and aim.name in aim.names(workloads[key])}
     if not aim.paused:
         # What was refused may be allowed by now: it is tried again, however slowly.
         granted.update(key for key in failed if key in scene.refusals)
@@ -212,7 +210,9 @@ def _granted(
         return granted
     free = max_concurrent(aim.max_concurrent, len(told))
     free -= sum(target.state == State.UPDATING for target in told.values())
-    front = min((workloads[key].order for key, target in told.items() if target.state in UNFINISHED), default=0)
+    front = min(
+        (workloads[key].order for key, target in told.items() if target.state in UNFINISHED), default=0
+    )
 
     def turn(key: WorkloadKey) -> tuple[bool, str, str]:
         # Those that are broken already come last: they tell nothing about the version.
@@ -275,7 +275,9 @@ class _Target:
             elif self._age(since) > limit:
                 state, message = State.FAILED, f"not healthy for more than {limit} s"
             elif self.workload.kind == STATEFUL_SET and (sick := self.scene.sick.get(self.workload.key)):
-                message = f"{sick}, and its controller waits for that pod: delete it (kubernetes/kubernetes#67250)"
+                message = (
+                    f"{sick}, and its controller waits for that pod: delete it (kubernetes/kubernetes#67250)"
+                )
         return TargetStatus(
             kind=self.workload.kind,
             name=self.workload.name,

@@ -54,7 +54,9 @@ def choose(
     if pinned:
         if pinned not in kept:
             hashes = ", ".join(sorted(name.rpartition("-")[2] for name in kept)) or "none"
-            raise NotKept(f"pin: no version with hash {pinned.rpartition('-')[2]} is kept; there are: {hashes}")
+            raise NotKept(
+                f"pin: no version with hash {pinned.rpartition('-')[2]} is kept; there are: {hashes}"
+            )
         return Choice(pinned, Cause.PIN) if pinned != status.current_version else None
     if latest == status.current_version:
         return None
@@ -86,7 +88,11 @@ def promoted(status: Status, choice: Choice, *, latest: str, now: str) -> Status
 
 def _goes_slowly(status: Status, choice: Choice) -> bool:
     """New workloads get the version before, until this one has proved itself."""
-    return bool(status.stable_version) and choice.cause in (Cause.SPEC_CHANGE, Cause.SOURCE_CHANGE, Cause.UNPIN)
+    return bool(status.stable_version) and choice.cause in (
+        Cause.SPEC_CHANGE,
+        Cause.SOURCE_CHANGE,
+        Cause.UNPIN,
+    )
 
 
 def way_back(status: Status, kept: Collection[str]) -> str:

@@ -66,7 +66,9 @@ def rolling(status: Status, plan: Plan, *, paused: bool, pinned: bool) -> Verdic
             f"the reference (see README, Applying a manifest again); {reached}",
             degraded=True,
         )
-    parts = [f"all {total} targets use {current}" if total else f"{current} is there; no workload refers to it"]
+    parts = [
+        f"all {total} targets use {current}" if total else f"{current} is there; no workload refers to it"
+    ]
     if plan.updated < total:
         parts = [reached]
     for state, words in (

@@ -1,16 +1,18 @@
-"""Carries VersionedConfigs out: content becomes a version, the version becomes current, targets are granted their move,
-the status tells, and versions that nothing needs are collected.
+"""Carries VersionedConfigs out: content becomes a version, a version becomes current, targets are granted their move, the
+status tells, a version that fails is taken back, and versions that nothing needs are collected.
 
-The content is read live when a VersionedConfig changed and dropped again. What is kept in memory of each is in `_Known`.
-Order of writes, so that a crash anywhere ends the same: the version exists, then the status says that it is current
-(with each target's revision at that moment), then templates move.
+The content is read live when a VersionedConfig or a source changed, and dropped again. What is kept in memory of each is
+in `_Known`. Order of writes, so that a crash anywhere ends the same: the version exists, then the status says that it is
+current (with each target's revision at that moment), then templates move.
 """
 
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -20,55 +22,49 @@ from versionedconfig.kube.queue import WorkQueue
 from versionedconfig.live import LiveLists
 from versionedconfig.model import (
     GROUP,
-    IGNORE_ANNOTATION,
-    IN_USE_FINALIZER,
-    NAME_ANNOTATION,
     ConfigKey,
     Incarnation,
     ObjectKey,
+    WorkloadKey,
     owner_by_name,
     timestamp,
 )
 from versionedconfig.observability.metrics import Metrics
-from versionedconfig.references import referenced_names
-from versionedconfig.resource import PATH, PLURAL, Rollout, Spec, Status, VersionedConfig, unsupported
+from versionedconfig.resource import PATH, PLURAL, Spec, Status, TargetStatus, Users, VersionedConfig
 from versionedconfig.rollout.controller import RolloutController
-from versionedconfig.rollout.plan import Aim, Plan, plan
+from versionedconfig.rollout.plan import Aim, Failure, Plan, Scene, plan
 from versionedconfig.settings import Settings
+from versionedconfig.versions.choose import (
+    Cause,
+    Choice,
+    NotKept,
+    choose,
+    failed,
+    promoted,
+    rolling_back,
+    succeeded,
+    undoes_failure,
+    way_back,
+)
 from versionedconfig.versions.conditions import Verdict, conditions, refused, rolling, settling
-from versionedconfig.versions.content import Content, config_map_content, content_problems
+from versionedconfig.versions.content import Content
 from versionedconfig.versions.history import history
-from versionedconfig.versions.metadata import metadata_patch, version_metadata
+from versionedconfig.versions.reading import BadContent, read_content, source_keys
 from versionedconfig.versions.settle import Settling, seconds_to_wait
-from versionedconfig.view import View, WorkloadItem, api_path
-from versionedconfig.workload import Revision
+from versionedconfig.versions.store import NameConflict, VersionStore
+from versionedconfig.view import View
+from versionedconfig.workload import JOB, REPLICA_SET, Workload
 
 logger = logging.getLogger(__name__)
 
 STATUS_SECONDS: Final = 1.0
 """At most one status write in this time for a VersionedConfig, the promotion of a version apart."""
 
-MAX_ATTEMPTS: Final = 4
-"""Names tried for one content. Two contents of one VersionedConfig that share 40 bits are a curiosity."""
+COUNT_SECONDS: Final = 2.0
+"""How late the number of pods may be that a version has."""
 
-
-class _StoredMetadata(msgspec.Struct, frozen=True, rename="camel"):
-    uid: str
-    resource_version: str
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-
-
-class _Stored(msgspec.Struct, frozen=True, rename="camel"):
-    """A ConfigMap with its content, for the one comparison; its repr shows nothing of it."""
-
-    metadata: _StoredMetadata
-    data: dict[str, str] = {}
-    binary_data: dict[str, str] = {}
-    immutable: bool = False
-
-    def __repr__(self) -> str:
-        return "<_Stored>"
+MOST_USERS: Final = 20
+"""Names that are told of a version's users."""
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -86,18 +82,19 @@ class _Known:
 
     uid: str
     generation: int
-    rollout: Rollout
-    history_limit: int
+    spec: Spec
+    """Without content."""
     status: Status
-    kind: str
+    """As it was written last."""
     taken_in: float
     """When it was read, on the controller's clock."""
+    sources: tuple[ConfigKey, ...]
+    targets: dict[WorkloadKey, TargetStatus] = field(default_factory=dict)
+    """As they were assessed last; told a little later."""
     refusal: Verdict | None = None
+    halted: bool = False
+    """Not even what is current is looked after."""
     written: float = float("-inf")
-
-
-class NameConflict(Exception):
-    """The version's name is taken by an object that is not ours to touch."""
 
 
 class VersionsController:
@@ -116,7 +113,7 @@ class VersionsController:
     ) -> None:
         self._api = api
         self._view = view
-        self._live = live
+        self._store = VersionStore(api, view, live, metrics)
         self._rollouts = rollouts
         self._settings = settings
         self._metrics = metrics
@@ -124,6 +121,8 @@ class VersionsController:
         self._known: dict[ObjectKey, _Known] = {}
         self._dirty: set[ObjectKey] = set()
         self._settling: dict[ObjectKey, Settling] = {}
+        self._followers: defaultdict[ConfigKey, set[ObjectKey]] = defaultdict(set)
+        """Who takes content from an object."""
         self.queue: WorkQueue[ObjectKey] = WorkQueue(name="versions")
 
     async def run(self) -> None:
@@ -164,6 +163,16 @@ class VersionsController:
             if (owner := ObjectKey(key.namespace, name)) in self._known:
                 self.queue.add(owner)
 
+    def source_changed(self, key: ConfigKey) -> None:
+        """An object that content may be taken from came, went or changed."""
+        for owner in self._followers.get(key, ()):
+            self.changed(owner)
+
+    def counted(self, key: ConfigKey) -> None:
+        """The number of pods that refer to the key changed: told a little later, together with further ones."""
+        if (owner := ObjectKey(key.namespace, owner_by_name(key.name))) in self._known:
+            self.queue.add_after(owner, COUNT_SECONDS)
+
     async def reconcile(self, owner: ObjectKey) -> None:
         """Bring one VersionedConfig a step further; safe to repeat at any time."""
         known = self._known.get(owner)
@@ -181,22 +190,27 @@ class VersionsController:
                 raise
             if known is None:
                 return
-        if known.refusal is not None:
-            await self._write_status(owner, known, self._told(known, known.refusal))
+        if known.halted or not known.status.current_version:
+            if known.refusal is not None:
+                await self._write_status(owner, known, self._told(known, known.refusal))
         else:
             await self._progress(owner, known, promoted=False)
         self.queue.add_after(owner, self._settings.resync_seconds)
 
     def _current_missing(self, owner: ObjectKey, known: _Known) -> bool:
-        if known.refusal is not None or not known.status.current_version:
+        """It can be made again from the content, if it is the content's."""
+        status = known.status
+        if known.refusal is not None or not status.current_version:
+            return False
+        if status.current_version != status.latest_version:
             return False
         incarnation = self._view.incarnation(
-            ConfigKey(known.kind, owner.namespace, known.status.current_version)
+            ConfigKey(known.spec.kind, owner.namespace, status.current_version)
         )
         return incarnation is None or incarnation.owner != owner.name
 
     async def _take_in(self, owner: ObjectKey) -> _Known | None:
-        """Read the VersionedConfig and see to its current version. None: gone, or nothing to do yet."""
+        """Read the VersionedConfig and see to its versions. None: gone, or nothing to do yet."""
         try:
             resource = await self._api.get(path_of(PATH, *owner), type=VersionedConfig)
         except ApiError as error:
@@ -206,70 +220,93 @@ class VersionsController:
             return None
         if resource.metadata.deletion_timestamp is not None or self._view.terminating(owner.namespace):
             # On its way out: whatever holds it, no new version is made (the API server refuses it anyway).
-            self._known.pop(owner, None)
-            self._settling.pop(owner, None)
-            self._rollouts.withdraw(owner)
+            self._drop(owner)
             return None
-        spec = resource.spec
-        known = _Known(
-            uid=resource.metadata.uid,
-            generation=resource.metadata.generation,
-            rollout=spec.rollout,
-            history_limit=spec.history_limit,
-            status=resource.status,
-            kind=spec.kind,
-            taken_in=self._clock(),
-        )
+        known = self._know(owner, resource)
+        if self._settings.excluded(owner.namespace):
+            known.halted = True
+            self._rollouts.withdraw(owner)
+            where = f"the operator makes nothing in namespace {owner.namespace}: use another one"
+            return self._refuse(owner, known, refused("NamespaceExcluded", [where]))
         try:
-            content = self._content(owner, spec)
-            if isinstance(content, Verdict):
-                self._settling.pop(owner, None)
-                return self._refuse(owner, known, content)
+            content = await read_content(self._api, owner, resource.spec)
             wait = self._seconds_to_settle(owner, resource, content)
             if wait > 0:
                 self._dirty.add(owner)
-                self._known[owner] = known
                 if not known.status.conditions:
                     verdict = settling(content.version_name(owner.name))
                     await self._write_status(owner, known, self._told(known, verdict))
                 self.queue.add_after(owner, wait)
                 return None
-            version = await self._materialise(owner, resource, content)
-        except NameConflict as conflict:
+            seen = resource.status.observed_generation == resource.metadata.generation
+            latest = await self._store.materialise(owner, resource, content, seen=seen)
+            self._settling.pop(owner, None)
+            choice = choose(
+                known.status,
+                latest=latest,
+                pinned=f"{owner.name}-{resource.spec.pin}" if resource.spec.pin else "",
+                kept={version.key.name for version in self._versions(owner, known)} | {latest},
+                spec_changed=not seen,
+            )
+        except BadContent as bad:
+            # What a source lacks may come; its event brings the key back.
+            self._settling.pop(owner, None)
+            return self._refuse(owner, known, refused(bad.reason, bad.problems))
+        except (NameConflict, NotKept) as conflict:
             self._try_again(owner)
-            return self._refuse(owner, known, refused("NameConflict", [str(conflict)]))
+            reason = "NameConflict" if isinstance(conflict, NameConflict) else "PinNotKept"
+            return self._refuse(owner, known, refused(reason, [str(conflict)]))
         except ApiError as error:
             if error.status not in (400, 403, 422):
                 raise
             # The API server will not have this version: quota, an admission policy, a label that is none.
             self._try_again(owner)
             return self._refuse(owner, known, refused("VersionRefused", [error.message]))
-        self._settling.pop(owner, None)
-        self._known[owner] = known
-        if version != known.status.current_version:
-            known.status = msgspec.structs.replace(
-                known.status, current_version=version, current_since=timestamp(_now())
-            )
-            logger.info("promoted", extra={"versionedconfig": str(owner), "version": version})
-            if not await self._progress(owner, known, promoted=True):
-                return None
+        if choice is None:
+            known.status = msgspec.structs.replace(known.status, latest_version=latest)
+        elif not await self._promote(owner, known, choice, latest=latest):
+            return None
         return known
 
-    def _content(self, owner: ObjectKey, spec: Spec) -> Content | Verdict:
-        if self._settings.excluded(owner.namespace):
-            return refused(
-                "NamespaceExcluded",
-                [f"the operator makes nothing in namespace {owner.namespace}: use another one"],
-            )
-        if fields := unsupported(spec):
-            return refused("NotSupported", [f"not supported yet: {field}" for field in fields])
-        try:
-            content = config_map_content(spec.data, spec.binary_data)
-        except ValueError as error:
-            return refused("InvalidContent", [str(error)])
-        if problems := content_problems(owner.name, content):
-            return refused("InvalidContent", problems)
-        return content
+    def _know(self, owner: ObjectKey, resource: VersionedConfig) -> _Known:
+        """Remember it, without its content."""
+        before = self._known.get(owner)
+        spec = resource.spec
+        same = before is not None and before.uid == resource.metadata.uid
+        known = _Known(
+            uid=resource.metadata.uid,
+            generation=resource.metadata.generation,
+            spec=msgspec.structs.replace(spec, data={}, string_data={}, binary_data={}),
+            status=resource.status,
+            taken_in=self._clock(),
+            sources=source_keys(owner.namespace, spec),
+            targets=before.targets
+            if before is not None and same
+            else {
+                WorkloadKey(target.kind, owner.namespace, target.name): target
+                for target in resource.status.targets
+            },
+            written=before.written if before is not None else float("-inf"),
+        )
+        self._unfollow(owner)
+        for key in known.sources:
+            self._followers[key].add(owner)
+        self._known[owner] = known
+        return known
+
+    def _drop(self, owner: ObjectKey) -> None:
+        """Forget it."""
+        self._unfollow(owner)
+        self._known.pop(owner, None)
+        self._settling.pop(owner, None)
+        self._rollouts.withdraw(owner)
+
+    def _unfollow(self, owner: ObjectKey) -> None:
+        known = self._known.get(owner)
+        for key in known.sources if known is not None else ():
+            self._followers[key].discard(owner)
+            if not self._followers[key]:
+                del self._followers[key]
 
     def _try_again(self, owner: ObjectKey) -> None:
         """For what may get better without the VersionedConfig changing."""
@@ -277,15 +314,16 @@ class VersionsController:
         self.queue.add_backoff(owner)
 
     def _refuse(self, owner: ObjectKey, known: _Known, verdict: Verdict) -> _Known:
+        """Its content makes no version; what is current stays, and is looked after."""
         known.refusal = verdict
-        self._known[owner] = known
-        self._rollouts.withdraw(owner)
+        if not known.status.current_version:
+            self._rollouts.withdraw(owner)
         return known
 
     def _seconds_to_settle(self, owner: ObjectKey, resource: VersionedConfig, content: Content) -> float:
         digest = content.digest()
-        current = ConfigKey(content.kind, owner.namespace, resource.status.current_version)
-        incarnation = self._view.incarnation(current)
+        latest = ConfigKey(content.kind, owner.namespace, resource.status.latest_version)
+        incarnation = self._view.incarnation(latest)
         if incarnation is not None and incarnation.digest == digest and incarnation.owner == owner.name:
             return 0.0
         now = self._clock()
@@ -297,139 +335,171 @@ class VersionsController:
         self._settling[owner] = state
         return seconds_to_wait(state, now, resource.spec.rollout.settle_seconds)
 
-    async def _materialise(self, owner: ObjectKey, resource: VersionedConfig, content: Content) -> str:
-        """See to it that the version exists, whole and ours; its name."""
-        digest = content.digest()
-        fresh = resource.status.observed_generation == resource.metadata.generation
-        for attempt in range(MAX_ATTEMPTS):
-            name = content.version_name(owner.name, attempt)
-            key = ConfigKey(content.kind, owner.namespace, name)
-            incarnation = self._view.incarnation(key)
-            if (
-                fresh
-                and incarnation is not None
-                and name == resource.status.current_version
-                and (incarnation.owner, incarnation.digest) == (owner.name, digest)
-            ):
-                return name
-            stored = await self._create_or_read(key, owner, resource.spec, content)
-            if stored is None:
-                return name
-            # A version whose annotation somebody took away is still ours: the status remembers that we made it.
-            theirs = stored.metadata.annotations.get(NAME_ANNOTATION)
-            lost = theirs is None and name in {version.name for version in resource.status.versions}
-            if not stored.immutable or not (theirs == str(owner) or lost):
-                raise NameConflict(
-                    f"ConfigMap {name} exists and is no version of this VersionedConfig: "
-                    "rename or delete it, or change the content"
-                )
-            if (stored.data, stored.binary_data) == (content.data, content.binary_data):
-                await self._mend_metadata(key, owner, digest, resource.spec, stored)
-                return name
-        raise NameConflict(f"{MAX_ATTEMPTS} names for this content are taken by versions with other content")
+    def _versions(self, owner: ObjectKey, known: _Known) -> list[Incarnation]:
+        return [version for version in self._view.versions(owner) if version.key.kind == known.spec.kind]
 
-    async def _create_or_read(
-        self, key: ConfigKey, owner: ObjectKey, spec: Spec, content: Content
-    ) -> _Stored | None:
-        """Create the version with the finalizer in the POST; the object that is there already, if one is."""
-        path = api_path(key)
-        if self._view.incarnation(key) is None:
-            body = {
-                "apiVersion": "v1",
-                "kind": content.kind,
-                "metadata": {
-                    "name": key.name,
-                    "finalizers": [IN_USE_FINALIZER],
-                    **version_metadata(owner, content.digest(), spec.metadata),
-                },
-                "immutable": True,
-                "data": dict(content.data),
-                "binaryData": dict(content.binary_data),
-            }
-            try:
-                await self._api.create(path.rpartition("/")[0], body, type=msgspec.Raw)
-            except ApiError as error:
-                if error.status != 409:
-                    raise
-            else:
-                return None
-        return await self._api.get(path, type=_Stored)
-
-    async def _mend_metadata(
-        self, key: ConfigKey, owner: ObjectKey, digest: str, spec: Spec, stored: _Stored
-    ) -> None:
-        if stored.metadata.annotations.get(IGNORE_ANNOTATION) == "true":
-            return
-        patch = metadata_patch(
-            owner,
-            digest,
-            spec.metadata,
-            labels=stored.metadata.labels,
-            annotations=stored.metadata.annotations,
-        )
-        if patch:
-            body = {"metadata": {"uid": stored.metadata.uid, **patch}}
-            await self._api.patch(api_path(key), body, kind="merge", type=msgspec.Raw)
+    async def _promote(self, owner: ObjectKey, known: _Known, choice: Choice, *, latest: str) -> bool:
+        """The version is current from now on; False where that could not be told."""
+        known.status = promoted(known.status, choice, latest=latest, now=timestamp(_now()))
+        fields = {"versionedconfig": str(owner), "version": choice.version, "cause": str(choice.cause)}
+        logger.info("promoted", extra=fields)
+        return await self._progress(owner, known, promoted=True)
 
     async def _progress(self, owner: ObjectKey, known: _Known, *, promoted: bool) -> bool:
         """Assess targets, tell, and let the next ones move. A promotion is told before anything moves; False where
         that failed."""
-        versions = self._view.versions(owner)
-        current = known.status.current_version
-        aim = Aim(
-            kind=known.kind,
-            name=owner.name,
-            current=current,
-            versions=frozenset(
-                {
-                    current,
-                    *(version.key.name for version in versions),
-                    # Those that somebody deleted or took from us are still what a target is to be moved away from.
-                    *(version.name for version in known.status.versions),
-                    *(target.version for target in known.status.targets if target.version),
-                }
-            ),
-            max_concurrent=known.rollout.max_concurrent,
-            progress_deadline_seconds=known.rollout.progress_deadline_seconds,
-            paused=known.rollout.paused,
-        )
-        workloads = self._rollouts.targets(aim, owner.namespace)
+        versions = self._versions(owner, known)
+        aim = self._aim(owner, known, versions)
+        workloads = [
+            workload
+            for workload in self._rollouts.referrers(aim, owner.namespace)
+            if known.spec.rollout.means(workload)
+        ]
         steps = plan(
             aim,
             workloads,
-            revisions=self._revisions(ConfigKey(known.kind, owner.namespace, current)),
-            previous={target.name: target for target in known.status.targets},
+            scene=self._scene(owner, aim, workloads, promoted=promoted),
+            previous=known.targets,
             promoted=promoted,
-            in_flight={w.name for w in workloads if self._rollouts.in_flight(w.namespace, w.name)},
-            logical_exists=self._view.incarnation(ConfigKey(known.kind, *owner)) is not None,
-            refusals={w.name: self._rollouts.refusal(w.namespace, w.name) for w in workloads},
             now=_now(),
         )
+        known.targets = {WorkloadKey(t.kind, owner.namespace, t.name): t for t in steps.targets}
+        if (
+            steps.failure is not None
+            and (told := await self._roll_back(owner, known, steps.failure)) is not None
+        ):
+            return told
+        status = known.status
+        entry = status.version(status.current_version)
+        if steps.finished and not entry.result:
+            status = succeeded(status)
+        needed = {version.key.name for version in versions if self._view.used(version)}
+        needed |= {status.current_version, status.latest_version, status.stable_version}
+        needed |= {f"{owner.name}-{known.spec.pin}"} if known.spec.pin else set()
+        needed |= {name for target in steps.targets for name in (target.previous, target.wanted)}
         kept = history(
             versions,
-            current=current,
-            in_use={v.key.name for v in versions if self._view.used(v)},
-            limit=known.history_limit,
+            status=status,
+            needed=needed,
+            users=self._users,
+            limit=known.spec.history_limit,
+            unused_seconds=self._settings.unused_seconds,
+            now=_now(),
         )
-        status = self._told(known, rolling(current, steps, known.rollout.paused), steps)
         status = msgspec.structs.replace(status, versions=list(kept.kept))
-        told = await self._write_status(owner, known, status, now=promoted)
+        verdict = known.refusal or rolling(
+            status, steps, paused=known.spec.rollout.paused, pinned=bool(known.spec.pin)
+        )
+        told = await self._write_status(owner, known, self._told(known, verdict, status, steps), now=promoted)
         if promoted and not told:
             return False
-        self._rollouts.publish(owner, aim, steps.granted, settled=owner not in self._dirty)
-        if any(target.state == "Updating" for target in steps.targets):
-            self.queue.add_after(owner, known.rollout.progress_deadline_seconds + 1.0)
+        settled = owner not in self._dirty or known.refusal is not None
+        self._rollouts.publish(owner, aim, list(known.targets), steps.granted, settled=settled)
+        for seconds in (steps.look_again, kept.wait_seconds):
+            if seconds is not None:
+                self.queue.add_after(owner, seconds)
+        await self._store.mark(kept.mark, _now())
+        await self._store.mark(kept.unmark, None)
         if kept.collectable:
-            await self._collect(owner.namespace, kept.collectable)
+            await self._store.collect(owner.namespace, kept.collectable)
         return True
 
-    def _revisions(self, key: ConfigKey) -> list[Revision]:
-        found = (self._view.replica_sets.objects.get(r) for r in self._view.revisions.referrers(key))
-        return [revision for revision in found if revision is not None]
+    async def _roll_back(self, owner: ObjectKey, known: _Known, failure: Failure) -> bool | None:
+        """Take the current version back, in one step; None where there is nothing to go back to."""
+        kept = {version.key.name for version in self._versions(owner, known) if not version.deleting}
+        known.targets = {
+            key: msgspec.structs.replace(target, previous=target.previous if target.previous in kept else "")
+            for key, target in known.targets.items()
+        }
+        status = msgspec.structs.replace(known.status, targets=list(known.targets.values()))
+        back = way_back(status, kept)
+        if not back:
+            return None
+        known.status = failed(known.status, f"{failure.target}: {failure.message}")
+        logger.warning(
+            "version failed",
+            extra={
+                "versionedconfig": str(owner),
+                "version": status.current_version,
+                "target": failure.target,
+            },
+        )
+        return await self._promote(owner, known, Choice(back, Cause.ROLLBACK), latest=status.latest_version)
 
-    def _told(self, known: _Known, verdict: Verdict, steps: Plan | None = None) -> Status:
+    def _aim(self, owner: ObjectKey, known: _Known, versions: Iterable[Incarnation]) -> Aim:
+        status, rollout = known.status, known.spec.rollout
+        return Aim(
+            kind=known.spec.kind,
+            name=owner.name,
+            current=status.current_version,
+            versions=frozenset(
+                {
+                    status.current_version,
+                    *(version.key.name for version in versions),
+                    # Those that somebody deleted or took from us are still what a target is to be moved away from.
+                    *(version.name for version in status.versions),
+                    *(target.version for target in known.targets.values() if target.version),
+                }
+            ),
+            max_concurrent=rollout.max_concurrent,
+            progress_deadline_seconds=rollout.progress_deadline_seconds,
+            min_ready_seconds=rollout.min_ready_seconds,
+            paused=rollout.paused,
+            roll_back=rollout.on_failure == "Rollback" and undoes_failure(status),
+            rolling_back=rolling_back(status),
+        )
+
+    def _scene(self, owner: ObjectKey, aim: Aim, workloads: list[Workload], *, promoted: bool) -> Scene:
+        view, rollouts = self._view, self._rollouts
+        current = ConfigKey(aim.kind, owner.namespace, aim.current)
+        by_uid = {workload.uid: workload.key for workload in workloads}
+        troubles: dict[WorkloadKey, str] = {}
+        sick: dict[WorkloadKey, str] = {}
+        for uid, pod in view.troubled(owner.namespace):
+            if (key := by_uid.get(uid)) is not None:
+                found = troubles if current in pod.keys else sick
+                found.setdefault(key, f"pod {pod.name}: {pod.trouble}")
+        others = [
+            ConfigKey(aim.kind, owner.namespace, name)
+            for name in (aim.name, *aim.versions)
+            if name != aim.current
+        ]
+        sets = {workload.uid: workload.key for workload in workloads if workload.kind == REPLICA_SET}
+        revisions = (view.revision(key) for key in view.revisions.referrers(current) if key.kind != JOB)
+        refusals = {workload.key: rollouts.refusal(workload.key) for workload in workloads}
+        return Scene(
+            revisions=[revision for revision in revisions if revision is not None],
+            latest=view.latest_revisions(owner.namespace) if promoted else {},
+            in_flight={workload.key for workload in workloads if rollouts.in_flight(workload.key)},
+            refusals={key: refusal for key, refusal in refusals.items() if refusal},
+            troubles=troubles,
+            sick=sick,
+            behind={sets[pod.owner] for key in others for pod in view.pods_of(key) if pod.owner in sets}
+            if sets
+            else (),
+            logical_exists=view.incarnation(ConfigKey(aim.kind, *owner)) is not None,
+        )
+
+    def _users(self, version: Incarnation) -> Users:
+        """Who refers to it, as it is told."""
+        view, key = self._view, version.key
+        revisions = view.revisions.referrers(key)
+        named = sorted(
+            f"{one.kind}/{one.name}"
+            for one in (*view.templates.referrers(key), *(one for one in revisions if one.kind == JOB))
+        )
+        bare = (f"Pod/{pod.name}" for pod in view.pods_of(key) if not pod.owner)
+        return Users(
+            pods=len(view.holders.pods(key)),
+            revisions=sum(one.kind != JOB for one in revisions),
+            workloads=list(islice((*named, *sorted(bare)), MOST_USERS)),
+        )
+
+    def _told(
+        self, known: _Known, verdict: Verdict, status: Status | None = None, steps: Plan | None = None
+    ) -> Status:
         """The status that says this."""
-        status = known.status
+        status = status or known.status
         if steps is not None:
             status = msgspec.structs.replace(
                 status,
@@ -473,49 +543,29 @@ class VersionsController:
 
     async def _forget(self, owner: ObjectKey) -> None:
         """The VersionedConfig is gone: its versions stay while something uses them, then go."""
-        self._known.pop(owner, None)
-        self._settling.pop(owner, None)
-        self._rollouts.withdraw(owner)
+        self._drop(owner)
         if self._settings.excluded(owner.namespace):
             return
         versions = self._view.versions(owner)
-        in_use = {version.key.name for version in versions if self._view.used(version)}
-        left = history(versions, current="", in_use=in_use, limit=0)
+        # With deletionPolicy Delete what an old revision could go back to is no use, and nothing is waited for.
+        at_once = any(version.delete_with_owner for version in versions)
+        used = self._view.in_use if at_once else self._view.used
+        left = history(
+            versions,
+            status=Status(),
+            needed={version.key.name for version in versions if used(version)},
+            users=lambda _: Users(),
+            limit=0,
+            unused_seconds=0.0 if at_once else self._settings.unused_seconds,
+            now=_now(),
+        )
+        await self._store.mark(left.unmark, None)
+        if not at_once:
+            await self._store.mark(left.mark, _now())
         if left.collectable:
-            await self._collect(owner.namespace, left.collectable)
-
-    async def _collect(self, namespace: str, versions: tuple[Incarnation, ...]) -> None:
-        """Delete what a live look confirms to be unused. Preconditions make a lost race harmless."""
-        held = await self._live.held(namespace, list(versions))
-        used = await self._template_names(namespace)
-        refused: ApiError | None = None
-        for version in versions:
-            key = version.key
-            if key in held or (key.kind, key.name) in used:
-                continue
-            try:
-                await self._api.delete(
-                    api_path(key), uid=version.uid, resource_version=version.resource_version
-                )
-            except ApiError as error:
-                if error.status not in (404, 409):
-                    refused = error
-            else:
-                self._metrics.versions_collected.inc()
-                logger.info("collected", extra={"config": str(key)})
-        if refused is not None:
-            # Somebody's policy may want to keep one of them; the others are gone all the same.
-            raise refused
-
-    async def _template_names(self, namespace: str) -> set[tuple[str, str]]:
-        """Every name that a Deployment or a ReplicaSet of the namespace refers to, read live."""
-        names: set[tuple[str, str]] = set()
-        for plural in ("deployments", "replicasets"):
-            path = path_of(f"/apis/apps/v1/{plural}", namespace)
-            async for page in self._api.list_pages(path, item=WorkloadItem):
-                for item in page.items:
-                    names.update(referenced_names(item.spec.template.spec))
-        return names
+            await self._store.collect(owner.namespace, left.collectable, history_counts=not at_once)
+        if left.wait_seconds is not None:
+            self.queue.add_after(owner, left.wait_seconds)
 
 
 def _now() -> datetime:

@@ -90,9 +90,11 @@ def history(
                 users=users(version),
             )
         )
-    return History(
-        tuple(kept), tuple(collectable), tuple(mark), tuple(unmark), min(waits) if waits else None
-    )
+    current = told.get(status.current_version)
+    if current is not None and all(version.name != current.name for version in kept):
+        # Made a moment ago, and not seen yet.
+        kept.insert(0, msgspec.structs.replace(current, hash=current.name[-HASH_LENGTH:], state="Current"))
+    return History(tuple(kept), tuple(collectable), tuple(mark), tuple(unmark), min(waits) if waits else None)
 
 
 def _age(since: str, now: datetime) -> float | None:

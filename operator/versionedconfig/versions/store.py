@@ -1,7 +1,7 @@
 """The versions in the cluster: makes them, keeps their metadata in step, marks and collects those that nothing needs."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -83,7 +83,12 @@ class VersionStore:
             name = content.version_name(owner.name, attempt)
             key = ConfigKey(content.kind, owner.namespace, name)
             life = self._view.incarnation(key)
-            if seen and life is not None and name in known and (life.owner, life.digest) == (owner.name, digest):
+            if (
+                seen
+                and life is not None
+                and name in known
+                and (life.owner, life.digest) == (owner.name, digest)
+            ):
                 return name
             stored = await self._create_or_read(key, owner, resource, content)
             if stored is None:
@@ -159,7 +164,7 @@ class VersionStore:
                 if error.status not in (404, 409, 422):  # gone, or another one by now
                     raise
 
-    async def _patch(self, key: ConfigKey, metadata: dict[str, object]) -> None:
+    async def _patch(self, key: ConfigKey, metadata: Mapping[str, object]) -> None:
         body = {"metadata": metadata}
         await self._api.patch(api_path(key), body, kind="merge", type=msgspec.Raw, accept=METADATA_ONLY)
 
