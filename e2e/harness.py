@@ -227,8 +227,12 @@ def versioned_config(name: str, data: Mapping[str, str], **spec: Any) -> Manifes
         "apiVersion": "versionedconfig.io/v1alpha1",
         "kind": "VersionedConfig",
         "metadata": {"name": name},
-        "spec": {"data": dict(data), **spec},
+        "spec": {"data": dict(data), **spec, "rollout": {**QUICK, **spec.get("rollout", {})}},
     }
+
+
+QUICK: Final = {"minReadySeconds": 0}
+"""No scenario waits for what it is not about."""
 
 
 def reading_pod_spec(config: str = "app-cfg", **more: Any) -> Manifest:
@@ -578,7 +582,7 @@ class Operator:
         command = [
             *(sys.executable, "-m", "e2e.tied", str(beside or "-")),
             *("versionedconfig", "run", "--kubeconfig", str(self.kubeconfig)),
-            *("--linger-seconds", f"{self.linger_seconds:g}"),
+            *("--linger-seconds", f"{self.linger_seconds:g}", "--unused-seconds", "0"),
             *("--metrics-port", str(self._metrics_port), "--health-port", str(self._health_port)),
             *options,
         ]

@@ -163,10 +163,15 @@ OPERATOR_MAY = {
     ("", "namespaces"): {"list", "watch"},
     ("", "nodes"): {"list", "watch"},
     ("", "configmaps"): {"get", "list", "watch", "create", "patch", "delete"},
-    ("", "secrets"): {"list", "watch", "patch"},
+    ("", "secrets"): {"get", "list", "watch", "create", "patch", "delete"},
     ("", "events"): {"get", "create", "patch"},
-    ("apps", "deployments"): {"list", "watch", "patch"},
-    ("apps", "replicasets"): {"list", "watch"},
+    **{
+        ("apps", plural): {"list", "watch", "patch"}
+        for plural in ("deployments", "statefulsets", "daemonsets", "replicasets")
+    },
+    ("batch", "cronjobs"): {"list", "watch", "patch"},
+    ("batch", "jobs"): {"list", "watch"},
+    ("apps", "controllerrevisions"): {"list", "watch"},
     (GROUP, "versionedconfigs"): {"get", "list", "watch"},
     (GROUP, "versionedconfigs/status"): {"patch"},
     (GROUP, "referencerules"): {"list", "watch"},
