@@ -25,6 +25,7 @@ from versionedconfig.model import (
     owner_of,
 )
 from versionedconfig.references import CATALOGUE, Kept, PodSpec, Source, pod_references, referenced_names
+from versionedconfig.rollout.demands import AnyTemplateSpec, demands
 from versionedconfig.workload import (
     CRON_JOB,
     DAEMON_SET,
@@ -128,8 +129,13 @@ class _Strategy(_Struct, frozen=True):
     rolling_update: _RollingUpdate | None = None
 
 
+class _RawTemplate(_Struct, frozen=True):
+    spec: msgspec.Raw = msgspec.Raw(b"{}")
+    """Two parts of the code look into it, with a struct each."""
+
+
 class _JobSpec(_Struct, frozen=True):
-    template: _Template = _Template()
+    template: _RawTemplate = _RawTemplate()
 
 
 class _JobTemplate(_Struct, frozen=True):
@@ -137,7 +143,7 @@ class _JobTemplate(_Struct, frozen=True):
 
 
 class _WorkloadSpec(_Struct, frozen=True):
-    template: _Template = _Template()
+    template: _RawTemplate = _RawTemplate()
     job_template: _JobTemplate | None = None
     replicas: int = 1
     paused: bool = False
@@ -170,8 +176,12 @@ class WorkloadItem(_Struct, frozen=True):
     status: _WorkloadStatus = _WorkloadStatus()
 
 
+class _RevisionSpec(_Struct, frozen=True):
+    template: _Template = _Template()
+
+
 class _RevisionData(_Struct, frozen=True):
-    spec: _JobSpec = _JobSpec()
+    spec: _RevisionSpec = _RevisionSpec()
 
 
 class ControllerRevisionItem(_Struct, frozen=True):
@@ -311,6 +321,10 @@ def incarnation(kind: str) -> Callable[[ConfigItem], Incarnation]:
     return project
 
 
+_POD_SPEC = msgspec.json.Decoder(PodSpec)
+_TEMPLATE_SPEC: msgspec.json.Decoder[AnyTemplateSpec] = msgspec.json.Decoder(AnyTemplateSpec)
+
+
 def workload(kind: str) -> Callable[[WorkloadItem], Workload]:
     """The projection of a workload of that kind."""
     path = (
@@ -334,8 +348,9 @@ def workload(kind: str) -> Callable[[WorkloadItem], Workload]:
             pending=0 if kind == CRON_JOB else max(0, meta.generation - status.observed_generation),
             references=tuple(
                 reference._replace(path=(*path, *reference.path))
-                for reference in pod_references(template.spec)
+                for reference in pod_references(_POD_SPEC.decode(template.spec))
             ),
+            demands=demands(_TEMPLATE_SPEC.decode(template.spec)),
             revision=_revision(meta),
             health=health(numbers),
             running=numbers.wanted > 0 and kind != CRON_JOB,
@@ -373,7 +388,7 @@ def replica_set(item: WorkloadItem) -> Workload | Revision:
     """The projection of a ReplicaSet: one of a Deployment is a revision of it, another one a workload by itself."""
     if not _controller(item.metadata):
         return _STANDALONE(item)
-    return _follower(item.metadata, item.spec.template.spec, _revision(item.metadata))
+    return _follower(item.metadata, _POD_SPEC.decode(item.spec.template.spec), _revision(item.metadata))
 
 
 _STANDALONE = workload(REPLICA_SET)
@@ -391,7 +406,7 @@ def controller_revision(item: ControllerRevisionItem) -> Revision:
 def job(item: WorkloadItem) -> Revision:
     """The projection of a Job. One that has finished starts no pods any more, and so refers to nothing."""
     ended = any(c.type in ("Complete", "Failed") and c.status == "True" for c in item.status.conditions or ())
-    return _follower(item.metadata, PodSpec() if ended else item.spec.template.spec, 0)
+    return _follower(item.metadata, PodSpec() if ended else _POD_SPEC.decode(item.spec.template.spec), 0)
 
 
 def _follower(meta: _Metadata, spec: PodSpec, number: int) -> Revision:

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 from versionedconfig.model import ConfigKey, Reference, WorkloadKey
+from versionedconfig.rollout.demands import Demand
 
 
 class Health(StrEnum):
@@ -50,6 +51,8 @@ class Workload:
     references: tuple[Reference, ...]
     """All references of its template; paths start at the object."""
     health: Health
+    demands: tuple[Demand, ...] = ()
+    """What its template asks of what it refers to, beyond the name."""
     revision: int = 0
     """Of its template, where its kind counts them on the object (deployment.kubernetes.io/revision)."""
     pending: int = 0

@@ -12,10 +12,7 @@ from hypothesis import strategies as st
 from versionedconfig.rollout.demands import (
     AnyTemplateSpec,
     Demand,
-    EnvFrom,
     demands,
-    env_from,
-    env_name_problems,
     missing,
 )
 
@@ -324,7 +321,6 @@ def test_every_json_has_an_answer(document: object) -> None:
         told = missing([one], [one.name], one.kind, [])
         assert len(told) == (0 if one.optional else 1)
         assert all(sentence.startswith(one.path) for sentence in told)
-    assert all(one.name and one.kind in ("ConfigMap", "Secret") for one in env_from(spec))
 
 
 @pytest.mark.parametrize("value", [None, "x", 1, 1.5, True, [], ["x"], [[]], [None]])
@@ -332,7 +328,6 @@ def test_every_json_has_an_answer(document: object) -> None:
 def test_odd_types_ask_for_nothing(field: str, value: object) -> None:
     assert asked(**{field: value}) == ()
     assert demands(decode(value)) == ()
-    assert env_from(decode(value)) == ()
 
 
 def test_what_is_kept_is_bounded_and_shared() -> None:
@@ -475,79 +470,3 @@ def test_nothing_of_a_demand_is_told_twice() -> None:
     demand = Demand("ConfigMap", "app", "spec.x", "k")
 
     assert missing([demand, demand], ["app"], "ConfigMap", []) == (f"spec.x asks for key k: {ADD}",)
-
-
-# -- Names of environment variables ----------------------------------------------------------------------------------
-
-
-def test_objects_that_become_variables_whole() -> None:
-    spec = decode(
-        {
-            "initContainers": [
-                {"name": "init", "envFrom": [{"prefix": "P_", "secretRef": {"name": "db", "optional": True}}]}
-            ],
-            **web(
-                envFrom=[
-                    {"configMapRef": {"name": "app"}},
-                    {"configMapRef": {"name": ""}},
-                    {"prefix": 5, "configMapRef": {"name": "app"}},
-                ]
-            ),
-        }
-    )
-
-    assert env_from(spec) == (
-        EnvFrom("Secret", "db", "spec.initContainers[init].envFrom[0]", "P_"),
-        EnvFrom("ConfigMap", "app", "spec.containers[web].envFrom[0]", ""),
-        EnvFrom("ConfigMap", "app", "spec.containers[web].envFrom[2]", ""),
-    )
-
-
-@pytest.mark.parametrize(
-    ("prefix", "key", "strict"),
-    [
-        ("", "MODE", True),
-        ("", "a.b", True),
-        ("", "-x", True),
-        ("", ".x", True),
-        ("", "1abc", False),
-        ("P", "1abc", True),
-        ("_", "1", True),
-        ("-", ".a", True),
-    ],
-)
-def test_which_keys_become_variables(prefix: str, key: str, strict: bool) -> None:
-    """Strictly IsEnvVarName; relaxed every key does."""
-    told = env_name_problems(prefix, [key], relaxed=False)
-
-    assert (told == ()) == strict
-    assert all(f"key {key!r}" in sentence and repr(prefix + key) in sentence for sentence in told)
-    assert env_name_problems(prefix, [key], relaxed=True) == ()
-
-
-@pytest.mark.parametrize(
-    ("prefix", "strict", "relaxed"),
-    [
-        ("P_", True, True),
-        ("1", False, True),
-        ("a b", False, True),
-        ("a:", False, True),
-        ("..", False, True),
-        (".", False, True),
-        ("a=", False, False),
-        ("é", False, False),
-        ("a\n", False, False),
-        ("a\x7f", False, False),
-    ],
-)
-def test_which_prefixes_the_api_server_takes(prefix: str, strict: bool, relaxed: bool) -> None:
-    for lax, good in ((False, strict), (True, relaxed)):
-        told = env_name_problems(prefix, ["MODE"], lax)
-        assert (told == ()) == good
-        assert all(f"the prefix {prefix!r}" in sentence for sentence in told)
-
-
-def test_keys_are_told_in_order_and_not_all() -> None:
-    told = env_name_problems("", [f"{i}x" for i in range(9, -1, -1)], relaxed=False, most=2)
-
-    assert ["'0x'" in told[0], "'1x'" in told[1], told[2]] == [True, True, "and 8 more"]

@@ -5,7 +5,6 @@ can look before a workload is moved. Sources are of Kubernetes 1.36 unless anoth
 """
 
 import posixpath
-import re
 from collections.abc import Collection, Iterable, Iterator
 from sys import intern
 from typing import Any, Final, Literal, TypeAlias
@@ -25,10 +24,6 @@ _MAX_LABEL: Final = 80
 _MAX_PATH: Final = 4096
 _MAX_FILE_NAME: Final = 255
 """Both are the kubelet's (pkg/volume/util/atomic_writer.go)."""
-
-_ENV_NAME: Final = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
-_RELAXED_ENV_NAME: Final = re.compile(r"[ -<>-~]+")
-"""Both as in apimachinery, pkg/util/validation."""
 
 # -- What is decoded -------------------------------------------------------------------------------------------------
 #
@@ -62,16 +57,6 @@ class _Env(_Struct, frozen=True):
     value_from: _ValueFrom | _NoObject = None
 
 
-class _ObjectRef(_Struct, frozen=True):
-    name: Any = None
-
-
-class _EnvFrom(_Struct, frozen=True):
-    prefix: Any = None
-    config_map_ref: _ObjectRef | _NoObject = None
-    secret_ref: _ObjectRef | _NoObject = None
-
-
 class _Mount(_Struct, frozen=True):
     name: Any = None
     sub_path: Any = None
@@ -81,7 +66,6 @@ class _Mount(_Struct, frozen=True):
 class _Container(_Struct, frozen=True):
     name: Any = None
     env: list[_Env | _NoObject] | _NoList = None
-    env_from: list[_EnvFrom | _NoObject] | _NoList = None
     volume_mounts: list[_Mount | _NoObject] | _NoList = None
 
 
@@ -172,15 +156,6 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
     template, but for a subPath that is not in the volume; of custom kinds it is the pods that are refused."""
 
 
-class EnvFrom(msgspec.Struct, frozen=True, gc=False):
-    """An object that becomes environment variables whole."""
-
-    kind: str
-    name: str
-    path: str
-    prefix: str
-
-
 def demands(spec: AnyTemplateSpec) -> tuple[Demand, ...]:
     """Everything that the template asks of config objects, each once, in the template's order."""
     if type(spec) is not TemplateSpec:
@@ -214,23 +189,6 @@ def demands(spec: AnyTemplateSpec) -> tuple[Demand, ...]:
     return tuple(found)
 
 
-def env_from(spec: AnyTemplateSpec) -> tuple[EnvFrom, ...]:
-    """Every object that the template turns into environment variables whole: their names are for
-    `env_name_problems`."""
-    if type(spec) is not TemplateSpec:
-        return ()
-    found: dict[EnvFrom, None] = {}
-    for where, container in _containers(spec):
-        for index, source in _each(container.env_from):
-            if type(source) is _EnvFrom:
-                for kind, ref in (("ConfigMap", source.config_map_ref), ("Secret", source.secret_ref)):
-                    if type(ref) is _ObjectRef and _is_name(ref.name):
-                        prefix = source.prefix if type(source.prefix) is str else ""
-                        path = f"{where}.envFrom[{index}]"
-                        found[EnvFrom(kind, intern(ref.name), intern(path), intern(prefix))] = None
-    return tuple(found)
-
-
 # -- What is amiss ---------------------------------------------------------------------------------------------------
 
 
@@ -261,41 +219,6 @@ def missing(
             if sentence:
                 told[sentence] = None
     return _first(list(told), most)
-
-
-def env_name_problems(
-    prefix: str, keys: Iterable[str], relaxed: bool, *, most: int = MOST_TOLD
-) -> tuple[str, ...]:
-    """What `envFrom` does not make a variable of, in words that say what to do, by key.
-
-    Strictly, a name that begins with a digit or with two dots is none: the API server refuses such a prefix
-    (ValidateEnvFrom), and kubelets skipped such keys, with an Event InvalidEnvironmentVariableNames (k/k #42642). Since
-    KEP-4369 kubelets take every key (there is no check left in makeEnvironmentVariables), and the API server every
-    prefix of printable ASCII without "=".
-
-    Args:
-        relaxed: the gate RelaxedEnvironmentVariableValidation, of the API server: off from 1.30, on from 1.32, always
-            on from 1.34.
-    """
-    name = _RELAXED_ENV_NAME if relaxed else _ENV_NAME
-    if prefix and not (name.fullmatch(prefix) and (relaxed or _is_no_parent(prefix))):
-        allowed = (
-            "printable ASCII without '='" if relaxed else "letters, digits, '-', '_' and '.', no digit first"
-        )
-        return (
-            f"the prefix {prefix[:_MAX_LABEL]!r} cannot begin an environment variable's name: use {allowed}",
-        )
-    if relaxed:
-        return ()
-    return _first(
-        [
-            f"key {key!r} would be the environment variable {prefix[:_MAX_LABEL] + key!r}, which the kubelet leaves "
-            "out: let it begin with a letter or '_', or set a prefix that does"
-            for key in sorted(keys)
-            if not name.fullmatch(prefix + key) or not _is_no_parent(prefix + key)
-        ],
-        most,
-    )
 
 
 def _sentence(demand: Demand, keys: Collection[str], binary_keys: Collection[str]) -> str:
@@ -550,7 +473,3 @@ def _sub_path_fault(path: str) -> str:
     if path.startswith("/") or ".." in path.split("/"):
         return f"{path[:_MAX_LABEL]!r} leads out of the volume: use a relative path without '..'"
     return ""
-
-
-def _is_no_parent(name: str) -> bool:
-    return name != "." and not name.startswith("..")

@@ -32,6 +32,7 @@ from versionedconfig.model import (
 from versionedconfig.observability.metrics import Metrics
 from versionedconfig.resource import PATH, PLURAL, Spec, Status, TargetStatus, Users, VersionedConfig
 from versionedconfig.rollout.controller import RolloutController
+from versionedconfig.rollout.demands import missing
 from versionedconfig.rollout.plan import Aim, Failure, Plan, Scene, plan
 from versionedconfig.settings import Settings
 from versionedconfig.versions.choose import (
@@ -49,7 +50,7 @@ from versionedconfig.versions.choose import (
 from versionedconfig.versions.conditions import Verdict, conditions, refused, rolling, settling
 from versionedconfig.versions.content import Content
 from versionedconfig.versions.history import history
-from versionedconfig.versions.reading import BadContent, read_content, source_keys
+from versionedconfig.versions.reading import BadContent, Keys, read_content, read_keys, source_keys
 from versionedconfig.versions.settle import Settling, seconds_to_wait
 from versionedconfig.versions.store import NameConflict, VersionStore
 from versionedconfig.view import View
@@ -92,6 +93,8 @@ class _Known:
     targets: dict[WorkloadKey, TargetStatus] = field(default_factory=dict)
     """As they were assessed last; told a little later."""
     refusal: Verdict | None = None
+    missing: Keys | None = None
+    """The keys that it is refused with, since targets ask for others."""
     halted: bool = False
     """Not even what is current is looked after."""
     written: float = float("-inf")
@@ -180,6 +183,7 @@ class VersionsController:
             known is None
             or owner in self._dirty
             or self._current_missing(owner, known)
+            or (known.missing is not None and not self._unmet(owner, known, known.missing))
             or self._clock() - known.taken_in >= self._settings.resync_seconds
         ):
             self._dirty.discard(owner)
@@ -246,7 +250,7 @@ class VersionsController:
                 latest=latest,
                 pinned=f"{owner.name}-{resource.spec.pin}" if resource.spec.pin else "",
                 kept={version.key.name for version in self._versions(owner, known)} | {latest},
-                spec_changed=not seen,
+                spec_changed=not seen or not known.sources or not known.status.latest_version,
             )
         except BadContent as bad:
             # What a source lacks may come; its event brings the key back.
@@ -264,9 +268,32 @@ class VersionsController:
             return self._refuse(owner, known, refused("VersionRefused", [error.message]))
         if choice is None:
             known.status = msgspec.structs.replace(known.status, latest_version=latest)
-        elif not await self._promote(owner, known, choice, latest=latest):
+            return known
+        if choice.version == latest:
+            keys = Keys(frozenset(content.data), frozenset(content.binary_data))
+        else:
+            keys = await read_keys(self._api, ConfigKey(content.kind, owner.namespace, choice.version))
+        if unmet := self._unmet(owner, known, keys):
+            known.missing = keys
+            return self._refuse(owner, known, refused("KeyMissing", unmet))
+        if not await self._promote(owner, known, choice, latest=latest):
             return None
         return known
+
+    def _unmet(self, owner: ObjectKey, known: _Known, keys: Keys) -> list[str]:
+        """What targets ask for and a content with these keys does not have: their new pods would not start."""
+        aim = self._aim(owner, known, self._versions(owner, known))
+        return [
+            f"{workload.kind} {workload.name}: {sentence}"
+            for workload in sorted(self._targets(owner, known, aim), key=lambda w: w.key)
+            for sentence in missing(
+                workload.demands, aim.names(workload), aim.kind, keys.data, binary_keys=keys.binary_data
+            )
+        ]
+
+    def _targets(self, owner: ObjectKey, known: _Known, aim: Aim) -> list[Workload]:
+        found = self._rollouts.referrers(aim, owner.namespace)
+        return [workload for workload in found if known.spec.rollout.means(workload)]
 
     def _know(self, owner: ObjectKey, resource: VersionedConfig) -> _Known:
         """Remember it, without its content."""
@@ -350,11 +377,7 @@ class VersionsController:
         that failed."""
         versions = self._versions(owner, known)
         aim = self._aim(owner, known, versions)
-        workloads = [
-            workload
-            for workload in self._rollouts.referrers(aim, owner.namespace)
-            if known.spec.rollout.means(workload)
-        ]
+        workloads = self._targets(owner, known, aim)
         steps = plan(
             aim,
             workloads,
@@ -376,7 +399,9 @@ class VersionsController:
         needed = {version.key.name for version in versions if self._view.used(version)}
         needed |= {status.current_version, status.latest_version, status.stable_version}
         needed |= {f"{owner.name}-{known.spec.pin}"} if known.spec.pin else set()
-        needed |= {name for target in steps.targets for name in (target.previous, target.wanted)}
+        needed |= {target.wanted for target in steps.targets}
+        if not steps.finished:
+            needed |= {target.previous for target in steps.targets}
         kept = history(
             versions,
             status=status,

@@ -1,6 +1,7 @@
 """Reads the content of a VersionedConfig, with that of the objects that it takes from. Nothing is kept."""
 
 import asyncio
+from typing import NamedTuple
 
 import msgspec
 
@@ -27,7 +28,7 @@ class BadContent(Exception):
         self.problems = problems
 
 
-class Stored(msgspec.Struct, frozen=True, rename="camel"):
+class _Stored(msgspec.Struct, frozen=True, rename="camel"):
     """A ConfigMap or Secret with its content; its repr shows nothing of it."""
 
     data: dict[str, str] | None = None
@@ -35,14 +36,14 @@ class Stored(msgspec.Struct, frozen=True, rename="camel"):
     type: str = ""
 
     def __repr__(self) -> str:
-        return "<Stored>"
+        return "<_Stored>"
 
 
-class _Keys(msgspec.Struct, frozen=True, rename="camel"):
-    """The same without values."""
+class Keys(NamedTuple):
+    """A content without values."""
 
-    data: dict[str, msgspec.Raw] | None = None
-    binary_data: dict[str, msgspec.Raw] | None = None
+    data: frozenset[str]
+    binary_data: frozenset[str]
 
 
 def source_keys(namespace: str, spec: Spec) -> tuple[ConfigKey, ...]:
@@ -75,21 +76,21 @@ async def read_content(api: Api, owner: ObjectKey, spec: Spec) -> Content:
     return own
 
 
-async def read_keys(api: Api, key: ConfigKey) -> frozenset[str]:
+async def read_keys(api: Api, key: ConfigKey) -> Keys:
     """The keys of an object's content; none where there is no such object."""
     try:
-        stored = await api.get(api_path(key), type=_Keys)
+        stored = await api.get(api_path(key), type=_Stored)
     except ApiError as error:
         if error.status != 404:
             raise
-        return frozenset()
-    return frozenset((*(stored.data or ()), *(stored.binary_data or ())))
+        return Keys(frozenset(), frozenset())
+    return Keys(frozenset(stored.data or ()), frozenset(stored.binary_data or ()))
 
 
 async def _read(api: Api, namespace: str, source: SourceRef) -> Source:
     content = None
     try:
-        stored = await api.get(api_path(ConfigKey(source.kind, namespace, source.name)), type=Stored)
+        stored = await api.get(api_path(ConfigKey(source.kind, namespace, source.name)), type=_Stored)
     except ApiError as error:
         if error.status != 404:
             raise
