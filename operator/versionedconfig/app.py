@@ -22,6 +22,7 @@ from versionedconfig.rollout.controller import RolloutController
 from versionedconfig.rulebook import RuleBook
 from versionedconfig.settings import Settings
 from versionedconfig.versions.controller import VersionsController
+from versionedconfig.versions.maps import VersionMaps
 from versionedconfig.view import View
 
 logger = logging.getLogger(__name__)
@@ -39,7 +40,8 @@ class Operator:
         self.rules = RuleBook(api, self.view, observe=settings.observe)
         self.protection = ProtectionController(api, self.view, live, settings, metrics)
         self.rollouts = RolloutController(api, self.view, metrics)
-        self.versions = VersionsController(api, self.view, live, self.rollouts, settings, metrics)
+        self.maps = VersionMaps(api, self.view)
+        self.versions = VersionsController(api, self.view, live, self.rollouts, self.maps, settings, metrics)
         self.failed: BaseException | None = None
         live.unreadable = self.rules.unreadable
         self.rules.failed = self._broke
@@ -85,6 +87,8 @@ class Operator:
                 # What would be done about VersionedConfigs depends on what was done before: only protection is reported.
                 logger.info("observe mode: nothing is written, and VersionedConfigs are not looked at")
             else:
+                group.create_task(self.maps.mirror.run())
+                group.create_task(self.maps.run())
                 group.create_task(self.versions.run())
                 group.create_task(self.rollouts.run())
 

@@ -174,6 +174,7 @@ OPERATOR_MAY = {
     ("apps", "controllerrevisions"): {"list", "watch"},
     (GROUP, "versionedconfigs"): {"get", "list", "watch"},
     (GROUP, "versionedconfigs/status"): {"patch"},
+    (GROUP, "versionmaps"): {"list", "watch", "create", "patch", "delete"},
     (GROUP, "referencerules"): {"list", "watch"},
     (GROUP, "referencerules/status"): {"patch"},
 }

@@ -21,7 +21,7 @@ def workload(name: str = "web", *names: str, health: Health = Health.DONE, revis
     references = tuple(
         Reference("ConfigMap", n, ("volumes", i, "configMap", "name")) for i, n in enumerate(names)
     )
-    return Workload("Deployment", "n", name, f"uid-{name}", "1", 5, references, health, revision)
+    return Workload("Deployment", "n", name, f"uid-{name}", "1", 5, references, health, revision=revision)
 
 
 def key(name: str) -> WorkloadKey:

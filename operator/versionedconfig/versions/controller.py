@@ -50,6 +50,7 @@ from versionedconfig.versions.choose import (
 from versionedconfig.versions.conditions import Verdict, conditions, refused, rolling, settling
 from versionedconfig.versions.content import Content
 from versionedconfig.versions.history import history
+from versionedconfig.versions.maps import VersionMaps
 from versionedconfig.versions.reading import BadContent, Keys, read_content, read_keys, source_keys
 from versionedconfig.versions.settle import Settling, seconds_to_wait
 from versionedconfig.versions.store import NameConflict, VersionStore
@@ -110,6 +111,7 @@ class VersionsController:
         view: View,
         live: LiveLists,
         rollouts: RolloutController,
+        maps: VersionMaps,
         settings: Settings,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
@@ -118,6 +120,7 @@ class VersionsController:
         self._view = view
         self._store = VersionStore(api, view, live, metrics)
         self._rollouts = rollouts
+        self._maps = maps
         self._settings = settings
         self._metrics = metrics
         self._clock = clock
@@ -131,14 +134,19 @@ class VersionsController:
     async def run(self) -> None:
         """Work for ever. Call when the view is synced."""
         try:
-            async for page in self._api.list_pages(PATH, item=_Listed):
-                for item in page.items:
-                    self.changed(ObjectKey(item.metadata.namespace, item.metadata.name))
+            found = [
+                ObjectKey(item.metadata.namespace, item.metadata.name)
+                async for page in self._api.list_pages(PATH, item=_Listed)
+                for item in page.items
+            ]
         except ApiError as error:
             if error.status != 404:
                 raise
             missing = f"the CRD {PLURAL}.{GROUP} is not there: apply crds/ or manifests/base first"
             raise ApiError(404, error.reason, missing) from None
+        self._maps.expect(found)
+        for owner in found:
+            self.changed(owner)
         for owner in self._view.owners():
             self.queue.add(owner)
         await self.queue.run(self.reconcile, concurrency=10)
@@ -327,6 +335,7 @@ class VersionsController:
         self._known.pop(owner, None)
         self._settling.pop(owner, None)
         self._rollouts.withdraw(owner)
+        self._maps.mean(owner, "", "")
 
     def _unfollow(self, owner: ObjectKey) -> None:
         known = self._known.get(owner)
@@ -345,6 +354,7 @@ class VersionsController:
         known.refusal = verdict
         if not known.status.current_version:
             self._rollouts.withdraw(owner)
+            self._maps.mean(owner, known.spec.kind, "")
         return known
 
     def _seconds_to_settle(self, owner: ObjectKey, resource: VersionedConfig, content: Content) -> float:
@@ -418,6 +428,7 @@ class VersionsController:
         told = await self._write_status(owner, known, self._told(known, verdict, status, steps), now=promoted)
         if promoted and not told:
             return False
+        self._maps.mean(owner, known.spec.kind, status.stable_version)
         settled = owner not in self._dirty or known.refusal is not None
         self._rollouts.publish(owner, aim, list(known.targets), steps.granted, settled=settled)
         for seconds in (steps.look_again, kept.wait_seconds):
