@@ -273,3 +273,234 @@ def test_a_rollout_ends_and_never_exceeds_its_limit(count: int, limit: int | str
 
 def replace_state(target: TargetStatus, state: State) -> TargetStatus:
     return TargetStatus(target.kind, target.name, target.version, state)
+
+
+# -- order, waiting, and what never gets through by itself -------------------------------------------------------------
+
+
+def later(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+def test_lower_orders_go_first_and_the_others_wait_until_they_are_through() -> None:
+    """V27: one canary, then the rest."""
+    canary = replace(workload("z", "app-1"), order=-1)
+    rest = [workload(name, "app-1") for name in "abc"]
+
+    assert moves(step([canary, *rest])) == {"z"}
+    moving = replace(workload("z", "app-2", health=Health.PROGRESSING), order=-1)
+    assert moves(step([moving, *rest])) == set()
+    assert moves(step([replace(workload("z", "app-2"), order=-1), *rest])) == {"a", "b", "c"}
+
+
+def test_what_is_broken_already_moves_last() -> None:
+    aim = replace(AIM, max_concurrent=1)
+    workloads = [workload(name, "app-1") for name in "abc"]
+
+    assert moves(step(workloads, aim=aim, sick={"a": "pod a-1: CrashLoopBackOff"})) == {"b"}
+
+
+def test_a_target_has_to_stay_healthy_for_a_while() -> None:
+    aim = replace(AIM, min_ready_seconds=5, max_concurrent=1)
+    both = [workload("a", "app-2"), workload("b", "app-1")]
+    first = step(both, aim=aim)
+
+    assert [target.state for target in first.targets] == [State.UPDATING, State.WAITING]
+    assert not first.granted
+    assert first.look_again == 5
+    fell = step(
+        [workload("a", "app-2", health=Health.PROGRESSING), both[1]],
+        aim=aim,
+        previous=first.targets,
+        now=later(3),
+    )
+    assert fell.targets[0].healthy_since == ""
+    back = step(both, aim=aim, previous=fell.targets, now=later(4))
+    assert not step(both, aim=aim, previous=back.targets, now=later(8)).granted
+    assert moves(step(both, aim=aim, previous=back.targets, now=later(9))) == {"b"}
+
+
+def test_what_wants_no_pods_need_not_wait() -> None:
+    aim = replace(AIM, min_ready_seconds=5)
+
+    assert one(step([replace(workload("a", "app-2"), running=False)], aim=aim)).state == State.UPDATED
+
+
+def test_who_was_healthy_once_is_through() -> None:
+    """What comes later is no news about the version, and no reason to take it back."""
+    done = one(step([workload("web", "app-2")]))
+    result = step(
+        [workload("web", "app-2", health=Health.FAILED)],
+        previous=[done],
+        troubles={"web": "pod web-1: CrashLoopBackOff"},
+        aim=replace(AIM, roll_back=True),
+    )
+
+    assert one(result).state == State.UPDATED
+    assert result.failure is None
+
+
+def test_pods_to_be_replaced_by_hand_stop_nobody() -> None:
+    """V11"""
+    aim = replace(AIM, max_concurrent=1)
+    result = step([workload("a", "app-2", health=Health.MANUAL), workload("b", "app-1")], aim=aim)
+
+    assert result.targets[0].state == State.MANUAL
+    assert moves(result) == {"b"}
+
+
+def test_a_replica_set_with_old_pods_waits_for_somebody() -> None:
+    alone = replace(workload("a", "app-2"), kind="ReplicaSet")
+    rs = WorkloadKey("ReplicaSet", "n", "a")
+
+    def look(behind: set[WorkloadKey]) -> State:
+        result = plan(AIM, [alone], scene=Scene(behind=behind), previous={}, promoted=False, now=NOW)
+        return State(one(result).state)
+
+    assert look({rs}) == State.MANUAL
+    assert look(set()) == State.UPDATED
+
+
+# -- failing and going back --------------------------------------------------------------------------------------------
+
+BACK = replace(AIM, roll_back=True)
+
+
+def promoted_from(*workloads: Workload, aim: Aim = BACK) -> list[TargetStatus]:
+    """Targets that were healthy with app-1, at the promotion of app-2."""
+    first = replace(aim, current="app-1")
+    done = step([replace(w, health=Health.DONE) for w in workloads], aim=first).targets
+    return list(step(workloads, aim=aim, previous=done, promoted=True).targets)
+
+
+def test_a_pod_that_does_not_start_fails_its_target_at_once() -> None:
+    previous = promoted_from(workload("web", "app-1"))
+    assert previous[0].previous == "app-1"
+
+    result = step(
+        [workload("web", "app-2", health=Health.PROGRESSING)],
+        aim=BACK,
+        previous=previous,
+        troubles={"web": "pod web-1: CrashLoopBackOff in container c"},
+    )
+
+    assert one(result).state == State.FAILED
+    assert result.failure is not None
+    assert result.failure.target == "Deployment web"
+    assert "CrashLoopBackOff" in result.failure.message
+
+
+def test_a_target_that_was_never_healthy_proves_nothing_about_the_version() -> None:
+    """It would take every new version back for a fault of its own."""
+    troubles = {"web": "pod web-1: ImagePullBackOff in container c"}
+    new = step([workload("web", "app-2", health=Health.PROGRESSING)], aim=BACK, troubles=troubles)
+    broken = step(
+        [workload("web", "app-1", health=Health.PROGRESSING)],
+        aim=BACK,
+        promoted=True,
+        previous=[TargetStatus("Deployment", "web", "app-1", "Updated")],
+        sick=troubles,
+    )
+    after = step(
+        [workload("web", "app-2", health=Health.PROGRESSING)],
+        aim=BACK,
+        previous=broken.targets,
+        troubles=troubles,
+    )
+
+    assert one(new).state == one(after).state == State.FAILED
+    assert new.failure is None
+    assert after.failure is None
+
+
+def test_quick_edits_go_back_to_what_was_healthy_last() -> None:
+    """app-2 never got through when app-3 came: app-1 is what there is to go back to."""
+    previous = promoted_from(workload("web", "app-1"))
+    moving = workload("web", "app-2", health=Health.PROGRESSING)
+    between = step([moving], aim=BACK, previous=previous).targets
+    aim = replace(BACK, current="app-3", versions=AIM.versions | {"app-3"})
+
+    promoted = one(
+        step([moving], aim=aim, previous=between, promoted=True, sick={"web": "pod w: CrashLoopBackOff"})
+    )
+
+    assert promoted.previous == "app-1"
+
+
+def test_everything_that_moved_goes_back_in_one_step() -> None:
+    """Those that had another version get theirs."""
+    workloads = [workload(name, "app-2", health=Health.PROGRESSING) for name in "abc"]
+    waiting = workload("d", "app-1")
+    had = [
+        TargetStatus("Deployment", name, "app-2", "Updating", previous=version)
+        for name, version in (("a", "app-1"), ("b", "app-0"), ("c", ""))
+    ]
+    had.append(TargetStatus("Deployment", "d", "app-1", "Waiting"))
+    aim = Aim(
+        "ConfigMap",
+        "app",
+        "app-1",
+        frozenset({"app-0", "app-1", "app-2"}),
+        max_concurrent=1,
+        roll_back=True,
+        rolling_back=True,
+        paused=True,
+    )
+
+    result = step([*workloads, waiting], aim=aim, previous=had, promoted=True)
+
+    assert {key.name: version for key, version in result.granted.items()} == {
+        "a": "app-1",
+        "b": "app-0",
+        "c": "app-1",
+    }
+    there = [
+        workload("a", "app-1"),
+        workload("b", "app-0"),
+        workload("c", "app-1"),
+        waiting,
+    ]
+    after = step(there, aim=aim, previous=result.targets)
+    assert [target.state for target in after.targets] == ["Updated", "Overridden", "Updated", "Updated"]
+    assert after.failure is None
+    assert after.finished
+
+
+def test_a_failure_of_the_way_back_is_not_taken_back_again() -> None:
+    aim = replace(BACK, rolling_back=True)
+    had = [TargetStatus("Deployment", "web", "app-2", "Updating", previous="app-1")]
+
+    result = step([workload("web", "app-2", health=Health.FAILED)], aim=aim, previous=had)
+
+    assert one(result).state == State.FAILED
+    assert result.failure is None
+
+
+# -- a fight about the name --------------------------------------------------------------------------------------------
+
+
+def test_a_logical_name_that_comes_back_three_times_is_left_alone() -> None:
+    """V17"""
+    told: list[TargetStatus] = []
+    states = []
+    for _ in range(5):
+        told = list(step([workload("web", "app-2")], previous=told).targets)
+        result = step([workload("web", "app")], previous=told)
+        told = list(result.targets)
+        states.append(told[0].state)
+        if not result.granted:
+            break
+
+    assert states == ["Waiting", "Waiting", "Conflict"]
+    assert not step([workload("web", "app")], previous=told, now=later(60)).granted
+    assert moves(step([workload("web", "app")], previous=told, now=later(601))) == {"web"}
+    assert moves(step([workload("web", "app")], previous=told, promoted=True)) == {"web"}
+
+
+def test_a_logical_name_now_and_then_is_no_fight() -> None:
+    told: list[TargetStatus] = []
+    for day in range(10):
+        told = list(step([workload("web", "app-2")], previous=told, now=later(86_400 * day)).targets)
+        result = step([workload("web", "app")], previous=told, now=later(86_400 * day + 43_200))
+        told = list(result.targets)
+        assert moves(result) == {"web"}
