@@ -1,0 +1,173 @@
+"""What scenarios about VersionedConfigs ask the cluster, and what they do to it: the words in which they are told."""
+
+import json
+from typing import Any
+
+import pykube
+
+from e2e import harness
+from e2e.harness import (
+    IN_USE,
+    Cluster,
+    Kubectl,
+    Manifest,
+    deployment,
+    fetch,
+    fetch_all,
+    pods_read,
+    versioned_config,
+    wait_for_rollout,
+    wait_until,
+    wait_versioned,
+)
+
+# -- what there is ---------------------------------------------------------------------------------------------------
+
+
+def get(api: pykube.HTTPClient, namespace: str, name: str, kind: type[Any]) -> Manifest:
+    """The object, which must exist."""
+    found = fetch(api, kind, namespace, name)
+    assert found is not None, f"there is no {kind.__name__} {name}"
+    return found
+
+
+def resource(api: pykube.HTTPClient, namespace: str, name: str = "app-cfg") -> Manifest:
+    """The VersionedConfig."""
+    return get(api, namespace, name, harness.versioned_configs(api))
+
+
+def version_of(api: pykube.HTTPClient, namespace: str, name: str = "app-cfg", *, besides: str = "") -> str:
+    """Waits until the VersionedConfig is ready; the version that is current then."""
+    return str(wait_versioned(api, namespace, name, besides=besides)["status"]["currentVersion"])
+
+
+def wait_condition(
+    api: pykube.HTTPClient, namespace: str, kind: str, reason: str, name: str = "app-cfg"
+) -> Manifest:
+    """Until that condition is true for that reason, about the VersionedConfig as it stands now."""
+
+    def told() -> Manifest | None:
+        found = resource(api, namespace, name)
+        about = found["metadata"]["generation"]
+        for condition in found.get("status", {}).get("conditions", []):
+            if condition["type"] == kind and condition["observedGeneration"] == about:
+                wanted = (condition["status"], condition["reason"]) == ("True", reason)
+                return dict(condition) if wanted else None
+        return None
+
+    return wait_until(told, 30, f"{name} has {kind}=True, {reason}")
+
+
+def wait_ready_reason(api: pykube.HTTPClient, namespace: str, reason: str) -> None:
+    """Until the condition Ready gives that reason."""
+
+    def told() -> bool:
+        conditions = resource(api, namespace).get("status", {}).get("conditions", [])
+        return any((c["type"], c["reason"]) == ("Ready", reason) for c in conditions)
+
+    wait_until(told, 30, f"Ready tells {reason}")
+
+
+def edit(kubectl: Kubectl, namespace: str, **spec: Any) -> None:
+    """Change fields of the VersionedConfig; null removes one."""
+    patch = json.dumps({"spec": spec}, ensure_ascii=False)
+    kubectl("patch", "-n", namespace, "vcfg/app-cfg", "--type=merge", "--patch-file=/dev/stdin", stdin=patch)
+
+
+def change(kubectl: Kubectl, api: pykube.HTTPClient, namespace: str, mode: str, before: str = "") -> str:
+    """Other content; waits until every target is through. The new version."""
+    edit(kubectl, namespace, data={"MODE": mode})
+    return version_of(api, namespace, besides=before)
+
+
+def template(api: pykube.HTTPClient, namespace: str, name: str = "web") -> Manifest:
+    """The pod spec of a Deployment's template."""
+    found: Manifest = get(api, namespace, name, pykube.Deployment)["spec"]["template"]["spec"]
+    return found
+
+
+def names_in(pod_spec: Manifest) -> set[str]:
+    """The ConfigMaps that a pod spec as made by `reading_pod_spec` refers to."""
+    (container,) = pod_spec["containers"]
+    keys = [env["valueFrom"]["configMapKeyRef"] for env in container.get("env", []) if "valueFrom" in env]
+    sources = [volume["configMap"] for volume in pod_spec.get("volumes", []) if "configMap" in volume]
+    return {str(found["name"]) for found in (*keys, *sources)}
+
+
+def replica_sets(api: pykube.HTTPClient, namespace: str, app: str = "web") -> dict[str, int]:
+    """Name to revision."""
+    found = fetch_all(api, pykube.ReplicaSet, namespace, {"app": app})
+    return {one["metadata"]["name"]: revision(one) for one in found}
+
+
+def revision(found: Manifest) -> int:
+    return int(found["metadata"]["annotations"]["deployment.kubernetes.io/revision"])
+
+
+def revision_with(api: pykube.HTTPClient, namespace: str, version: str) -> int:
+    """The revision of `web` whose template refers to that version."""
+    found = fetch_all(api, pykube.ReplicaSet, namespace, {"app": "web"})
+    (one,) = [rs for rs in found if names_in(rs["spec"]["template"]["spec"]) == {version}]
+    return revision(one)
+
+
+def versions(api: pykube.HTTPClient, namespace: str, name: str = "app-cfg") -> set[str]:
+    """The version objects that exist."""
+    found = fetch_all(api, pykube.ConfigMap, namespace, {"versionedconfig.io/name": name})
+    return {str(one["metadata"]["name"]) for one in found}
+
+
+def targets(api: pykube.HTTPClient, namespace: str, name: str = "app-cfg") -> dict[str, tuple[str, str]]:
+    """Name of each target to its state and version, as the status tells."""
+    told = resource(api, namespace, name).get("status", {}).get("targets", [])
+    return {one["name"]: (one["state"], one["version"]) for one in told}
+
+
+def modes(cluster: Cluster, api: pykube.HTTPClient, namespace: str, app: str = "web") -> list[set[str]]:
+    """What MODE is in each pod's environment and volume."""
+    return [reading.mode() for reading in pods_read(cluster, api, namespace, app)]
+
+
+def identity(api: pykube.HTTPClient, namespace: str, name: str, kind: type[Any] = pykube.ConfigMap) -> str:
+    """Changes with every write to the object, and with the object."""
+    meta = get(api, namespace, name, kind)["metadata"]
+    return f"{meta['uid']} {meta['resourceVersion']}"
+
+
+def generation(api: pykube.HTTPClient, namespace: str, name: str = "web") -> tuple[str, int]:
+    """Of a Deployment: changes with every write to its spec, and with the Deployment."""
+    meta = get(api, namespace, name, pykube.Deployment)["metadata"]
+    return str(meta["uid"]), int(meta["generation"])
+
+
+def wait_released(api: pykube.HTTPClient, namespace: str, version: str) -> None:
+    """Until no pod uses the version any more, and the operator has seen it."""
+
+    def released() -> bool:
+        return IN_USE not in harness.finalizers(get(api, namespace, version, pykube.ConfigMap))
+
+    wait_until(released, 30, f"{version} is released")
+
+
+def predicted(kubectl: Kubectl, mode: str, name: str = "app-cfg") -> str:
+    """What kubectl calls a ConfigMap with that content."""
+    literal = f"--from-literal=MODE={mode}"
+    done = kubectl("create", "configmap", name, literal, "--append-hash", "--dry-run=client", "-o", "name")
+    return done.stdout.strip().removeprefix("configmap/")
+
+
+def start(kubectl: Kubectl, api: pykube.HTTPClient, namespace: str, *, replicas: int = 1, **spec: Any) -> str:
+    """A VersionedConfig `app-cfg` and a Deployment `web` that uses it; waits until all is well. The version."""
+    kubectl.create(namespace, versioned_config("app-cfg", {"MODE": "one"}, **spec))
+    first = version_of(api, namespace)
+    kubectl.create(namespace, deployment(replicas=replicas))
+    wait_moved(kubectl, api, namespace, first)
+    return first
+
+
+def wait_moved(
+    kubectl: Kubectl, api: pykube.HTTPClient, namespace: str, version: str, name: str = "web"
+) -> None:
+    """Until the Deployment refers to that version alone, and has rolled out."""
+    wait_until(lambda: names_in(template(api, namespace, name)) == {version}, 30, f"{name} is at {version}")
+    wait_for_rollout(kubectl, namespace, name)
