@@ -1,6 +1,10 @@
 """What scenarios about VersionedConfigs ask the cluster, and what they do to it: the words in which they are told."""
 
+import contextlib
 import json
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import pykube
@@ -14,6 +18,7 @@ from e2e.harness import (
     deployment,
     fetch,
     fetch_all,
+    plain_pod_spec,
     pods_read,
     versioned_config,
     wait_for_rollout,
@@ -171,3 +176,82 @@ def wait_moved(
     """Until the Deployment refers to that version alone, and has rolled out."""
     wait_until(lambda: names_in(template(api, namespace, name)) == {version}, 30, f"{name} is at {version}")
     wait_for_rollout(kubectl, namespace, name)
+
+
+# -- several targets -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Watched:
+    """Every state that the Deployments of a namespace went through, in the order of the API server."""
+
+    old: str
+    seen: list[Mapping[str, Manifest]] = field(default_factory=list)
+
+    def moved(self) -> list[str]:
+        """Names in the order in which they left the old version."""
+        order: list[str] = []
+        for state in self.seen:
+            order += sorted(name for name, found in state.items() if self._left(found) and name not in order)
+        return order
+
+    def most_on_the_move(self) -> int:
+        """How many were neither at the old version nor rolled out, at most, at one time."""
+        return max(
+            sum(self._left(found) and not rolled_out(found) for found in state.values())
+            for state in self.seen
+        )
+
+    def _left(self, found: Manifest) -> bool:
+        return names_in(found["spec"]["template"]["spec"]) != {self.old}
+
+
+def rolled_out(found: Manifest) -> bool:
+    """As `kubectl rollout status` has it."""
+    status, wanted = found.get("status", {}), found["spec"]["replicas"]
+    return bool(
+        status.get("observedGeneration", 0) >= found["metadata"]["generation"]
+        and status.get("updatedReplicas", 0) >= wanted
+        and status.get("replicas", 0) <= status.get("updatedReplicas", 0)
+        and status.get("availableReplicas", 0) >= status.get("updatedReplicas", 0)
+    )
+
+
+@contextlib.contextmanager
+def watched(api: pykube.HTTPClient, namespace: str, old: str) -> Iterator[Watched]:
+    """Watches the Deployments of the namespace from now on; complete when the context ends."""
+    first = pykube.Deployment.objects(api, namespace=namespace)
+    now = {found.name: found.obj for found in first}
+    record = Watched(old, [dict(now)])
+    stream = first.watch(since=first.response["metadata"]["resourceVersion"])
+    end = f"end-{namespace}"
+
+    def follow() -> None:
+        for event in stream:
+            if event.object.name == end:
+                return
+            now[event.object.name] = event.object.obj
+            record.seen.append(dict(now))
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    yield record
+    # One more object: when the watch shows it, it has shown all that was before.
+    last = deployment(end, plain_pod_spec(), replicas=0)
+    pykube.Deployment(api, {**last, "metadata": {"name": end, "namespace": namespace}}).create()
+    thread.join(30)
+    assert not thread.is_alive(), "the watch did not get to its end"
+
+
+def start_several(
+    kubectl: Kubectl, api: pykube.HTTPClient, namespace: str, spec: Manifest, names: str, **config: Any
+) -> str:
+    """A VersionedConfig and Deployments of one pod each; the version that all of them have rolled out."""
+    rollout = {"maxConcurrent": 1, **config.pop("rollout", {})}
+    kubectl.create(namespace, versioned_config("app-cfg", {"MODE": "one"}, rollout=rollout))
+    version = version_of(api, namespace)
+    kubectl.create(namespace, *(deployment(name, spec, replicas=1, **config) for name in names))
+    for name in names:
+        wait_moved(kubectl, api, namespace, version, name)
+    assert version_of(api, namespace) == version
+    return version

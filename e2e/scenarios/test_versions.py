@@ -4,12 +4,7 @@ Waits are on conditions. "It does not happen" is shown at the end of something t
 """
 
 import base64
-import contextlib
-import itertools
 import json
-import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +16,11 @@ from e2e.harness import (
     IN_USE,
     Cluster,
     Kubectl,
-    Manifest,
     Operator,
     Writes,
     config_map,
     deployment,
     fetch,
-    fetch_all,
-    plain_pod_spec,
     pod,
     pods_read,
     reading_pod_spec,
@@ -52,6 +44,7 @@ from e2e.stories import (
     resource,
     revision_with,
     start,
+    start_several,
     targets,
     template,
     version_of,
@@ -60,6 +53,7 @@ from e2e.stories import (
     wait_moved,
     wait_ready_reason,
     wait_released,
+    watched,
 )
 
 MIB = 1 << 20
@@ -342,82 +336,6 @@ def test_an_undo_stays(
 # -- several targets -------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Watched:
-    """Every state that the Deployments of a namespace went through, in the order of the API server."""
-
-    old: str
-    seen: list[Mapping[str, Manifest]] = field(default_factory=list)
-
-    def moved(self) -> list[str]:
-        """Names in the order in which they left the old version."""
-        order: list[str] = []
-        for state in self.seen:
-            order += sorted(name for name, found in state.items() if self._left(found) and name not in order)
-        return order
-
-    def most_on_the_move(self) -> int:
-        """How many were neither at the old version nor rolled out, at most, at one time."""
-        return max(
-            sum(self._left(found) and not rolled_out(found) for found in state.values())
-            for state in self.seen
-        )
-
-    def _left(self, found: Manifest) -> bool:
-        return names_in(found["spec"]["template"]["spec"]) != {self.old}
-
-
-def rolled_out(found: Manifest) -> bool:
-    """As `kubectl rollout status` has it."""
-    status, wanted = found.get("status", {}), found["spec"]["replicas"]
-    return bool(
-        status.get("observedGeneration", 0) >= found["metadata"]["generation"]
-        and status.get("updatedReplicas", 0) >= wanted
-        and status.get("replicas", 0) <= status.get("updatedReplicas", 0)
-        and status.get("availableReplicas", 0) >= status.get("updatedReplicas", 0)
-    )
-
-
-@contextlib.contextmanager
-def watched(api: pykube.HTTPClient, namespace: str, old: str) -> Iterator[Watched]:
-    """Watches the Deployments of the namespace from now on; complete when the context ends."""
-    first = pykube.Deployment.objects(api, namespace=namespace)
-    now = {found.name: found.obj for found in first}
-    record = Watched(old, [dict(now)])
-    stream = first.watch(since=first.response["metadata"]["resourceVersion"])
-    end = f"end-{namespace}"
-
-    def follow() -> None:
-        for event in stream:
-            if event.object.name == end:
-                return
-            now[event.object.name] = event.object.obj
-            record.seen.append(dict(now))
-
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
-    yield record
-    # One more object: when the watch shows it, it has shown all that was before.
-    last = deployment(end, plain_pod_spec(), replicas=0)
-    pykube.Deployment(api, {**last, "metadata": {"name": end, "namespace": namespace}}).create()
-    thread.join(30)
-    assert not thread.is_alive(), "the watch did not get to its end"
-
-
-def start_several(
-    kubectl: Kubectl, api: pykube.HTTPClient, namespace: str, spec: Manifest, names: str, **config: Any
-) -> str:
-    """A VersionedConfig and Deployments of one pod each; the version that all of them have rolled out."""
-    rollout = {"maxConcurrent": 1, **config.pop("rollout", {})}
-    kubectl.create(namespace, versioned_config("app-cfg", {"MODE": "one"}, rollout=rollout))
-    version = version_of(api, namespace)
-    kubectl.create(namespace, *(deployment(name, spec, replicas=1, **config) for name in names))
-    for name in names:
-        wait_moved(kubectl, api, namespace, version, name)
-    assert version_of(api, namespace) == version
-    return version
-
-
 def test_one_at_a_time_in_the_order_of_names(
     operator: Operator, cluster: Cluster, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
 ) -> None:
@@ -430,35 +348,17 @@ def test_one_at_a_time_in_the_order_of_names(
     assert [modes(cluster, api, namespace, name) for name in "abcd"] == [[{"two"}]] * 4
 
 
-@pytest.mark.parametrize(
-    ("broken", "config"),
-    [
-        # Starts and fails again and again; the Deployment itself says that it takes too long.
-        ({"MODE": "two", "CRASH": "1"}, {"progressDeadlineSeconds": 3}),
-        # Never starts, for a key that is not there; the VersionedConfig's deadline is the shorter one.
-        ({"CRASH": "", "MODE": None, "OTHER": "x"}, {"rollout": {"progressDeadlineSeconds": 3}}),
-    ],
-    ids=["crash loop", "missing key"],
-)
 def test_a_target_that_does_not_get_ready_stops_the_rollout(
-    operator: Operator,
-    cluster: Cluster,
-    kubectl: Kubectl,
-    api: pykube.HTTPClient,
-    namespace: str,
-    broken: dict[str, str | None],
-    config: dict[str, Any],
+    operator: Operator, cluster: Cluster, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
 ) -> None:
-    """V27: the others stay as they are, until the content is mended."""
-    spec = reading_pod_spec()
-    crash = {"name": "app-cfg", "key": "CRASH", "optional": True}
-    # An init container: one that the pod is not ready before. Others count as ready until they fail.
-    init = {"name": "i", "image": "busybox", "command": ["true"]}
-    spec["initContainers"] = [init | {"env": [{"name": "CRASH", "valueFrom": {"configMapKeyRef": crash}}]}]
-    first = start_several(kubectl, api, namespace, spec, "ab", **config)
+    """onFailure: Pause, and a fault that no pod shows: the others stay as they are, until the content is mended."""
+    rollout = {"onFailure": "Pause", "progressDeadlineSeconds": 3}
+    first = start_several(kubectl, api, namespace, reading_pod_spec(), "ab", rollout=rollout)
     other = generation(api, namespace, "b")
+    # No new pod can be made.
+    kubectl("create", "-n", namespace, "quota", "full", "--hard=pods=2")
 
-    edit(kubectl, namespace, data=broken)
+    edit(kubectl, namespace, data={"MODE": "two"})
     told = wait_condition(api, namespace, "Degraded", "TargetFailed")
     assert "Deployment a " in told["message"]
     settle(kubectl, api, versions=True)
@@ -469,10 +369,10 @@ def test_a_target_that_does_not_get_ready_stops_the_rollout(
     assert {"one"} in modes(cluster, api, namespace, "a")
     assert versions(api, namespace) == {first, bad}
 
-    edit(kubectl, namespace, data={"MODE": "three", "CRASH": None})
-    good = version_of(api, namespace, besides=bad)
-    assert targets(api, namespace) == dict.fromkeys("ab", ("Updated", good))
-    assert [modes(cluster, api, namespace, name) for name in "ab"] == [[{"three"}]] * 2
+    kubectl("delete", "-n", namespace, "quota/full")
+    assert version_of(api, namespace) == bad
+    assert targets(api, namespace) == dict.fromkeys("ab", ("Updated", bad))
+    assert [modes(cluster, api, namespace, name) for name in "ab"] == [[{"two"}]] * 2
 
 
 def test_paused(operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str) -> None:
@@ -618,61 +518,3 @@ def test_the_longest_name(
     assert version == predicted(kubectl, "one", name)
     annotations = get(api, namespace, version, pykube.ConfigMap)["metadata"]["annotations"]
     assert annotations["versionedconfig.io/name"] == f"{namespace}/{name}"
-
-
-NOT_SUPPORTED: dict[str, dict[str, Any]] = {
-    "from": {"from": [{"kind": "ConfigMap", "name": "kube-root-ca.crt"}]},
-    "rollout.targets": {"rollout": {"targets": [{"kind": "Deployment", "name": "web"}]}},
-    "pin": {"pin": "0123456789"},
-    "deletionPolicy": {"deletionPolicy": "Delete"},
-    "onFailure": {"rollout": {"onFailure": "Rollback"}},
-}
-SECRETS: dict[str, dict[str, Any]] = {
-    "kind": {"kind": "Secret", "data": {"MODE": "b25l"}},
-    "stringData": {"kind": "Secret", "stringData": {"MODE": "one"}},
-    "type": {"kind": "Secret", "type": "example.com/x", "data": {"MODE": "b25l"}},
-}
-
-
-def test_what_is_not_supported_is_refused_not_ignored(
-    operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
-) -> None:
-    """With a condition that names the field; nothing is made, and what uses the name stays as it is."""
-    numbered = {f"app{number}": case for number, case in enumerate((NOT_SUPPORTED | SECRETS).items())}
-    for name, (_, spec) in numbered.items():
-        manifest = versioned_config(name, {"MODE": "one"})
-        manifest["spec"] = spec if "kind" in spec else manifest["spec"] | spec
-        kubectl.create(namespace, manifest, deployment(name, reading_pod_spec(name), replicas=0))
-    before = {name: generation(api, namespace, name) for name in numbered}
-
-    for name, (named, _) in numbered.items():
-        told = wait_condition(api, namespace, "Stalled", "NotSupported", name)
-        assert named in told["message"]
-        status = resource(api, namespace, name)["status"]
-        (ready,) = [c for c in status["conditions"] if c["type"] == "Ready"]
-        assert (ready["status"], ready["reason"]) == ("False", "NotSupported")
-        assert not status.get("currentVersion")
-    settle(kubectl, api, versions=True)
-    assert {name: generation(api, namespace, name) for name in numbered} == before
-    made = itertools.chain(*(fetch_all(api, kind, namespace) for kind in (pykube.ConfigMap, pykube.Secret)))
-    assert {found["metadata"]["name"] for found in made} == {"kube-root-ca.crt"}
-
-
-def test_a_field_that_is_not_supported_stops_what_worked(
-    operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
-) -> None:
-    """Added later: workloads stay at their version until it is taken away again."""
-    first = start(kubectl, api, namespace, replicas=0)
-    before = generation(api, namespace)
-    for named, spec in NOT_SUPPORTED.items():
-        edit(kubectl, namespace, data={"MODE": named}, **spec)
-        wait_condition(api, namespace, "Stalled", "NotSupported")
-        defaults: dict[str, Any] = dict.fromkeys(spec)
-        edit(kubectl, namespace, data={"MODE": "one"}, **defaults)
-        assert version_of(api, namespace) == first
-    settle(kubectl, api, versions=True)
-    assert versions(api, namespace) == {first}
-    assert generation(api, namespace) == before
-
-    second = change(kubectl, api, namespace, "two", first)
-    assert names_in(template(api, namespace)) == {second}

@@ -70,13 +70,12 @@ def history(
             spare = unused > limit and not (version.in_use or version.ignored)
         if spare:
             age = _age(version.unused_since, now)
-            if age is None:
-                mark.append(version)
-                age = 0.0
-            if age >= unused_seconds:
+            if (age or 0.0) >= unused_seconds:
                 collectable.append(version)
                 continue
-            waits.append(unused_seconds - age)
+            if age is None:
+                mark.append(version)
+            waits.append(unused_seconds - (age or 0.0))
         elif version.unused_since and not (version.ignored or version.deleting):
             unmark.append(version)
         entry = told.get(name, VersionStatus())

@@ -80,6 +80,7 @@ class VersionMaps:
         self._unknown: set[ObjectKey] = set()
         """VersionedConfigs that were not looked at yet: what the map says of them stays."""
         self.mirror: Mirror[VersionMap] = Mirror(api, VERSION_MAPS, self._changed)
+        self.mirror.on_listed = self._look_at_all
         self.queue: WorkQueue[str] = WorkQueue(name="maps")
         self._expected = asyncio.Event()
 
@@ -87,8 +88,7 @@ class VersionMaps:
         """Work for ever."""
         await self.mirror.wait_synced()
         await self._expected.wait()
-        for key in self.mirror.objects:
-            self.queue.add(key.namespace)
+        self._look_at_all()
         await self.queue.run(self.reconcile)
 
     def expect(self, owners: Iterable[ObjectKey]) -> None:
@@ -112,6 +112,8 @@ class VersionMaps:
 
     async def reconcile(self, namespace: str) -> None:
         """Bring one namespace's map in step."""
+        if not self.mirror.counters.lists:
+            return  # the CRD is not there
         kept = self.mirror.objects.get(ObjectKey(namespace, NAME))
         present = kept.entries if kept is not None else Entries()
         wanted = self._entries(namespace, present)
@@ -159,6 +161,10 @@ class VersionMaps:
         for name, meaning in self._meant.get(namespace, {}).items():
             found[meaning.kind][name] = meaning.version
         return Entries(found["ConfigMap"], found["Secret"])
+
+    def _look_at_all(self) -> None:
+        for namespace in {*self._meant, *(key.namespace for key in self.mirror.objects)}:
+            self.queue.add(namespace)
 
     def _changed(self, old: VersionMap | None, new: VersionMap | None) -> None:
         if (changed := new or old) is not None:
