@@ -4,9 +4,11 @@ import asyncio
 import logging
 import sys
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import msgspec
 import typer
@@ -15,6 +17,16 @@ from rich.console import Console
 from versionedconfig.kube.api import Api, ApiError, default_namespace
 from versionedconfig.observability.logs import configure_logging
 from versionedconfig.settings import Settings
+
+if TYPE_CHECKING:
+    from versionedconfig.commands.configs import Config
+    from versionedconfig.commands.steer import Step
+    from versionedconfig.model import ObjectKey
+
+WIDE = 10_000
+
+LOOK, STEER, OPERATE = "Look", "Steer", "Operate"
+"""How commands are grouped in --help."""
 
 cli = typer.Typer(
     no_args_is_help=True,
@@ -58,9 +70,14 @@ Kubeconfig = Annotated[
     ),
 ]
 Output = Annotated[Format, typer.Option("--output", "-o", help="How the answer is written.")]
+Namespace = Annotated[
+    str, typer.Option("--namespace", "-n", help="Its namespace; default: the kubeconfig's.")
+]
+Name = Annotated[str, typer.Argument(help="Name of the VersionedConfig.")]
+VERSION_HELP = "a hash, the beginning of one, a version's name, current, latest or previous"
 
 
-@cli.command()
+@cli.command(rich_help_panel=OPERATE)
 def run(
     kubeconfig: Kubeconfig = None,
     own_namespace: Annotated[
@@ -182,13 +199,187 @@ def run(
         sys.exit(1)
 
 
-@cli.command()
+@cli.command(rich_help_panel=LOOK)
+def status(
+    name: Annotated[str, typer.Argument(help="Name of the VersionedConfig; all of them if left out.")] = "",
+    namespace: Namespace = "",
+    all_namespaces: Annotated[
+        bool, typer.Option("--all-namespaces", "-A", help="All of the cluster; without a name only.")
+    ] = False,
+    follow: Annotated[
+        bool, typer.Option("--watch", "-w", help="Follow one until its rollout is through or has failed.")
+    ] = False,
+    output: Output = Format.TEXT,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Where a rollout stands, what needs attention first.
+
+    With --watch it is drawn live in a terminal, and a line for each change elsewhere (with -o json a line of JSON).
+
+    Exit codes: 0; 1 after an error; with --watch 0 once it is Ready, 1 once it is Degraded or Stalled or its content's version failed.
+    """
+    from versionedconfig.commands import status as command
+
+    if not name:
+        if follow:
+            raise typer.BadParameter("--watch needs a NAME")
+        place = "" if all_namespaces else _namespace(namespace, kubeconfig)
+        every = _ask(kubeconfig, lambda api: command.find_all(api, place))
+        _write(every, output, partial(command.show_all, now=_now()))
+        return
+    if all_namespaces:
+        raise typer.BadParameter("--all-namespaces goes without a NAME")
+    key = _key(namespace, name, kubeconfig)
+    if not follow:
+        answer = _ask(kubeconfig, lambda api: command.find(api, key))
+        _write(answer, output, partial(command.show, now=_now()))
+        return
+
+    async def watch(api: Api) -> command.Outcome:
+        if output is Format.JSON:
+            return await command.watch(api, key, _json_line)
+        with command.drawing(_console()) as tell:
+            return await command.watch(api, key, tell)
+
+    sys.exit(0 if _ask(kubeconfig, watch) is command.Outcome.THROUGH else 1)
+
+
+@cli.command(rich_help_panel=LOOK)
+def history(
+    name: Name, namespace: Namespace = "", output: Output = Format.TEXT, kubeconfig: Kubeconfig = None
+) -> None:
+    """The kept versions: since when each was current and why, how its rollout ended, and who uses it.
+
+    The one that became current last comes first. SINCE is how long ago that was, or how long ago it was made where it never was.
+
+    Exit codes: 0; 1 after an error.
+    """
+    from versionedconfig.commands import configs
+    from versionedconfig.commands import history as command
+
+    key = _key(namespace, name, kubeconfig)
+    config = _ask(kubeconfig, lambda api: configs.read(api, key))
+    try:
+        answer = command.told(config)
+    except configs.Refused as error:
+        _fail(error)
+    _write(answer, output, partial(command.show, now=_now()))
+
+
+@cli.command(rich_help_panel=LOOK)
+def diff(
+    name: Name,
+    start: Annotated[
+        str, typer.Argument(metavar="FROM", help=f"{VERSION_HELP}; default: previous.".capitalize())
+    ] = "",
+    end: Annotated[str, typer.Argument(metavar="TO", help="The same; default: current.")] = "",
+    namespace: Namespace = "",
+    output: Output = Format.TEXT,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """What changed from one version's content to another's, key by key.
+
+    Of a Secret no value is shown: keys and sizes alone. It needs your right to get the versions, which are ConfigMaps or Secrets.
+
+    Exit codes, as of kubectl diff: 0 no difference, 1 a difference, 2 an error.
+    """
+    from versionedconfig.commands import configs
+    from versionedconfig.commands import diff as command
+
+    key = _key(namespace, name, kubeconfig, code=2)
+
+    async def find(api: Api) -> command.Answer:
+        return await command.find(api, await configs.read(api, key), start, end)
+
+    answer = _ask(kubeconfig, find, code=2)
+    _write(answer, output, command.show)
+    sys.exit(1 if answer.changes else 0)
+
+
+@cli.command(rich_help_panel=STEER)
+def pin(
+    name: Name,
+    version: Annotated[str, typer.Argument(metavar="HASH", help=f"{VERSION_HELP}.".capitalize())],
+    namespace: Namespace = "",
+    output: Output = Format.TEXT,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Move all targets to a kept version, and keep them there whatever the content. Sets spec.pin.
+
+    Exit codes: 0 it is so now, or was already; 1 an error, and nothing was written.
+    """
+    from versionedconfig.commands import steer
+
+    _steer(name, namespace, output, kubeconfig, lambda config: steer.pin(config, version, _program()))
+
+
+@cli.command(rich_help_panel=STEER)
+def unpin(
+    name: Name, namespace: Namespace = "", output: Output = Format.TEXT, kubeconfig: Kubeconfig = None
+) -> None:
+    """Follow the content again. Empties spec.pin.
+
+    Exit codes: 0 it is so now, or was already; 1 an error, and nothing was written.
+    """
+    from versionedconfig.commands import steer
+
+    _steer(name, namespace, output, kubeconfig, lambda config: steer.unpin(config, _program()))
+
+
+@cli.command(rich_help_panel=STEER)
+def rollback(
+    name: Name,
+    to: Annotated[
+        str,
+        typer.Option(
+            metavar="HASH",
+            help=f"{VERSION_HELP}; default: the one that was current before and did not fail.".capitalize(),
+        ),
+    ] = "",
+    namespace: Namespace = "",
+    output: Output = Format.TEXT,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Move all targets back to the version before, and keep them there until `unpin`. Sets spec.pin.
+
+    Exit codes: 0 it is so now, or was already; 1 an error, and nothing was written.
+    """
+    from versionedconfig.commands import steer
+
+    _steer(name, namespace, output, kubeconfig, lambda config: steer.rollback(config, to, _program()))
+
+
+@cli.command(rich_help_panel=STEER)
+def pause(
+    name: Name, namespace: Namespace = "", output: Output = Format.TEXT, kubeconfig: Kubeconfig = None
+) -> None:
+    """Let no further target move; those on the move finish. Sets spec.rollout.paused.
+
+    Exit codes: 0 it is so now, or was already; 1 an error, and nothing was written.
+    """
+    from versionedconfig.commands import steer
+
+    _steer(name, namespace, output, kubeconfig, lambda config: steer.pause(config, _program()))
+
+
+@cli.command(rich_help_panel=STEER)
+def resume(
+    name: Name, namespace: Namespace = "", output: Output = Format.TEXT, kubeconfig: Kubeconfig = None
+) -> None:
+    """Let targets move again after `pause`.
+
+    Exit codes: 0 it is so now, or was already; 1 an error, and nothing was written.
+    """
+    from versionedconfig.commands import steer
+
+    _steer(name, namespace, output, kubeconfig, steer.resume)
+
+
+@cli.command(rich_help_panel=LOOK)
 def refs(
     kind: Annotated[str, typer.Argument(help="configmap or secret")],
     name: Annotated[str, typer.Argument(help="Its name.")],
-    namespace: Annotated[
-        str, typer.Option("--namespace", "-n", help="Its namespace; default: the kubeconfig's.")
-    ] = "",
+    namespace: Namespace = "",
     output: Output = Format.TEXT,
     kubeconfig: Kubeconfig = None,
 ) -> None:
@@ -205,7 +396,7 @@ def refs(
     _write(answer, output, command.show)
 
 
-@cli.command()
+@cli.command(rich_help_panel=LOOK)
 def scan(
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", help="Look at this one only; default: all.")
@@ -220,7 +411,7 @@ def scan(
     _write(report, output, command.show)
 
 
-@cli.command()
+@cli.command(rich_help_panel=OPERATE)
 def uninstall(
     policies: Annotated[bool, typer.Option("--policies", help="Delete the admission policies too.")] = False,
     crds: Annotated[
@@ -250,8 +441,32 @@ def uninstall(
     )
 
 
-def _ask(kubeconfig: Path | None, question: Callable[[Api], Awaitable[T]]) -> T:
-    """One connection for one question; what goes wrong is told in one line."""
+def _steer(
+    name: str, namespace: str, output: Format, kubeconfig: Path | None, decide: "Callable[[Config], Step]"
+) -> None:
+    """One change of one field, and what was done."""
+    from versionedconfig.commands import steer
+
+    key = _key(namespace, name, kubeconfig)
+    answer = _ask(kubeconfig, lambda api: steer.steer(api, key, decide))
+    _write(answer, output, steer.show)
+
+
+def _namespace(given: str, kubeconfig: Path | None) -> str:
+    return given or default_namespace(_text(kubeconfig))
+
+
+def _key(namespace: str, name: str, kubeconfig: Path | None, code: int = 1) -> "ObjectKey":
+    from versionedconfig.commands.configs import Refused, key_of
+
+    try:
+        return key_of(_namespace(namespace, kubeconfig), name)
+    except Refused as error:
+        _fail(error, code)
+
+
+def _ask(kubeconfig: Path | None, question: Callable[[Api], Awaitable[T]], code: int = 1) -> T:
+    """One connection for one question; what goes wrong is told in one line, and ends the process with that code."""
 
     async def connected() -> T:
         api = await Api.connect(_text(kubeconfig))
@@ -265,11 +480,16 @@ def _ask(kubeconfig: Path | None, question: Callable[[Api], Awaitable[T]]) -> T:
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
-        hint = ""
-        if isinstance(error, ApiError) and error.status == 403:
-            hint = ": your rights do not suffice; see manifests/uninstall/rbac.yaml or the README"
-        _say(f"error: {' '.join(str(error).split())}{hint}")
-        sys.exit(1)
+        _fail(error, code)
+
+
+def _fail(error: Exception, code: int = 1) -> NoReturn:
+    """Say it in one line, and end."""
+    hint = ""
+    if isinstance(error, ApiError) and error.status == 403:
+        hint = ": your rights do not suffice; see manifests/uninstall/rbac.yaml or the README"
+    _say(f"error: {' '.join(str(error).split())}{hint}")
+    sys.exit(code)
 
 
 def _say(message: str) -> None:
@@ -281,18 +501,36 @@ def _write(answer: T, output: Format, show: Callable[[T, Console], None]) -> Non
     if output is Format.JSON:
         print(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode())
     else:
-        show(answer, Console(soft_wrap=not sys.stdout.isatty()))
+        show(answer, _console())
+
+
+def _json_line(answer: object) -> None:
+    print(msgspec.json.encode(answer).decode(), flush=True)
+
+
+def _console() -> Console:
+    """Of the terminal. A pipe has no width: there a row of a table is a line."""
+    return Console() if sys.stdout.isatty() else Console(soft_wrap=True, width=WIDE)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 def _text(path: Path | None) -> str | None:
     return str(path) if path else None
 
 
+def _program() -> str:
+    """As people call it: kubectl finds its plugins by such a name."""
+    return "kubectl versionedconfig" if Path(sys.argv[0]).name.startswith("kubectl-") else "versionedconfig"
+
+
 def main() -> None:
-    """Entry point of the `versionedconfig` command."""
+    """Entry point of the `versionedconfig` command, and of `kubectl versionedconfig`."""
     # kopf reads VersionedConfigs with Python's own decoder, which recurses; the API server stores up to 10,000 levels.
     sys.setrecursionlimit(60_000)
-    cli()
+    cli(prog_name=_program())
 
 
 if __name__ == "__main__":
