@@ -104,6 +104,7 @@ LONGEST = (
     "test_storm",
     "test_reference_rules",
     "test_protection",
+    "test_steering",
 )
 """Files that take a minute or more. They go first: whoever is left with one at the end lets the other cluster wait."""
 
