@@ -9,9 +9,8 @@ from rich.console import Console
 
 from tests.commands.statuses import FRESH, NEW, OLD, THREE, config, version
 from versionedconfig.commands.configs import Refused
-from versionedconfig.commands.history import show, told, users_text
+from versionedconfig.commands.history import Used, show, told, users_text
 from versionedconfig.commands.output import age
-from versionedconfig.resource import Users
 
 NOW = datetime(2026, 1, 4, tzinfo=UTC)
 
@@ -19,13 +18,13 @@ NOW = datetime(2026, 1, 4, tzinfo=UTC)
 @pytest.mark.parametrize(
     ("users", "text"),
     [
-        (Users(), "-"),
-        (Users(pods=1), "1 pod"),
-        (Users(2, 1, ["Deployment/web"]), "Deployment/web, 2 pods, 1 old revision"),
-        (Users(0, 3, ["a/1", "a/2", "a/3", "a/4"]), "a/1, a/2, a/3 and 1 more, 3 old revisions"),
+        (Used(0, 0, []), "-"),
+        (Used(1, 0, []), "1 pod"),
+        (Used(2, 1, ["Deployment/web"]), "Deployment/web, 2 pods, 1 old revision"),
+        (Used(0, 3, ["a/1", "a/2", "a/3", "a/4"]), "a/1, a/2, a/3 and 1 more, 3 old revisions"),
     ],
 )
-def test_users_in_a_few_words(users: Users, text: str) -> None:
+def test_users_in_a_few_words(users: Used, text: str) -> None:
     assert users_text(users) == text
 
 

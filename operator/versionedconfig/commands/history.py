@@ -8,7 +8,14 @@ from rich.markup import escape
 
 from versionedconfig.commands.configs import Config, Refused, hash_of, kept, marks, no_versions
 from versionedconfig.commands.output import age, some, table
-from versionedconfig.resource import Users
+
+
+class Used(msgspec.Struct, frozen=True):
+    """By whom; always whole, so that programs need no defaults."""
+
+    pods: int
+    revisions: int
+    workloads: list[str]
 
 
 class Version(msgspec.Struct, frozen=True, rename="camel"):
@@ -25,7 +32,7 @@ class Version(msgspec.Struct, frozen=True, rename="camel"):
     cause: str
     result: str
     message: str
-    users: Users
+    users: Used
 
 
 class Answer(msgspec.Struct, frozen=True, rename="camel"):
@@ -63,14 +70,14 @@ def told(config: Config) -> Answer:
                 cause=version.cause,
                 result=version.result,
                 message=version.message,
-                users=version.users,
+                users=Used(version.users.pods, version.users.revisions, version.users.workloads),
             )
             for version in kept(config)
         ],
     )
 
 
-def users_text(users: Users) -> str:
+def users_text(users: Used) -> str:
     """In a few words."""
     parts = [some(users.workloads)] if users.workloads else []
     parts += [
