@@ -13,10 +13,9 @@ import msgspec
 from rich.console import Console
 
 from versionedconfig.commands.configs import Config, Refused, forbidden, previous, resolve
-from versionedconfig.kube.api import Api, ApiError
+from versionedconfig.kube.api import Api, ApiError, path_of
 from versionedconfig.model import ConfigKey
 from versionedconfig.resource import VersionStatus
-from versionedconfig.view import api_path
 
 
 class What(StrEnum):
@@ -99,7 +98,7 @@ async def content(api: Api, key: ConfigKey) -> Stored:
         Refused: it is gone, or may not be read.
     """
     try:
-        return await api.get(api_path(key), type=Stored)
+        return await api.get(path_of(f"/api/v1/{key.kind.lower()}s", key.namespace, key.name), type=Stored)
     except ApiError as error:
         if error.status == 403:
             raise forbidden("get", key.namespace, f"{key.kind.lower()}s") from None
