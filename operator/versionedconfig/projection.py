@@ -80,12 +80,18 @@ class _Waiting(_Struct, frozen=True):
     reason: str = ""
 
 
+class _Running(_Struct, frozen=True):
+    started_at: str | None = None
+
+
 class _ContainerState(_Struct, frozen=True):
     waiting: _Waiting | None = None
+    running: _Running | None = None
 
 
 class _ContainerStatus(_Struct, frozen=True):
     name: str
+    restart_count: int = 0
     state: _ContainerState = _ContainerState()
 
 
@@ -222,6 +228,8 @@ class PodKept(Kept, frozen=True):
     """uid of its controller; empty for a pod of nobody's."""
     trouble: str = ""
     """Why a container of it does not start, as `CrashLoopBackOff in container web`."""
+    restarted: str = ""
+    """When a container of it was started again last; empty where none ever was."""
     forced: bool = False
     """It was taken out of the API without asking its kubelet; seen in its last state only."""
 
@@ -260,6 +268,17 @@ def _trouble(status: _PodStatus) -> str:
     return ""
 
 
+def _restarted(status: _PodStatus) -> str:
+    return max(
+        (
+            one.state.running.started_at or ""
+            for one in status.container_statuses or ()
+            if one.restart_count and one.state.running is not None
+        ),
+        default="",
+    )
+
+
 def pod_kept(item: PodItem) -> PodKept:
     """What is kept of a pod: what it refers to, and where it runs."""
     meta = item.metadata
@@ -272,6 +291,7 @@ def pod_kept(item: PodItem) -> PodKept:
         node=sys.intern(item.spec.nodeName or ""),
         owner=sys.intern(_controller(meta)),
         trouble=_trouble(item.status),
+        restarted=_restarted(item.status),
         # A pod that its kubelet ends is finished first (kubelet status_manager.go, since 1.27): whoever vanishes with no
         # time left and not finished was taken away.
         forced=meta.deletion_grace_period_seconds == 0 and item.status.phase not in ("Succeeded", "Failed"),

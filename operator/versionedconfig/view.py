@@ -197,7 +197,8 @@ class View:
         return latest
 
     def troubled(self, namespace: str) -> Iterator[tuple[str, PodKept]]:
-        """Pods of a namespace with a container that does not start, each with the uid of its workload."""
+        """Pods of a namespace with a container that does not start, or was started again, each with the uid of its
+        workload."""
         for key, pod in self._troubled.items():
             if key.namespace == namespace:
                 yield self._set_owners.get(pod.owner, pod.owner), pod
@@ -215,10 +216,10 @@ class View:
         self.holders.put("pods", key, new)
         if new is None and changed.forced and changed.node:
             self.pod_taken(changed.node, changed.keys)
-        before, now = (old.trouble if old is not None else ""), (new.trouble if new is not None else "")
-        if now and new is not None:
+        before, now = _condition(old), _condition(new)
+        if new is not None and any(now):
             self._troubled[key] = new
-        elif before:
+        elif any(before):
             self._troubled.pop(key, None)
         if before != now:
             for one in changed.keys:
@@ -315,6 +316,10 @@ class View:
 
     def _usage(self, key: ConfigKey) -> None:
         self.usage_changed(key)
+
+
+def _condition(pod: PodKept | None) -> tuple[str, str]:
+    return (pod.trouble, pod.restarted) if pod is not None else ("", "")
 
 
 def _ignore(*_: object) -> None:

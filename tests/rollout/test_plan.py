@@ -46,7 +46,7 @@ def step(
     """One look; `scene` with names of Deployments instead of keys."""
     for field in ("in_flight", "behind"):
         scene[field] = {key(name) for name in scene.get(field, ())}
-    for field in ("refusals", "troubles", "sick"):
+    for field in ("refusals", "troubles", "sick", "restarted"):
         scene[field] = {key(name): text for name, text in scene.get(field, {}).items()}
     told = {WorkloadKey(target.kind, "n", target.name): target for target in previous}
     return plan(aim, workloads, scene=Scene(**scene), previous=told, promoted=promoted, now=now)
@@ -318,6 +318,19 @@ def test_a_target_has_to_stay_healthy_for_a_while() -> None:
     back = step(both, aim=aim, previous=fell.targets, now=later(4))
     assert not step(both, aim=aim, previous=back.targets, now=later(8)).granted
     assert moves(step(both, aim=aim, previous=back.targets, now=later(9))) == {"b"}
+
+
+def test_a_container_that_was_started_again_begins_the_wait_anew() -> None:
+    """The kubelet restarts it at once the first time, and the pod may count as ready all the while."""
+    aim = replace(AIM, min_ready_seconds=5)
+    first = step([workload("a", "app-2")], aim=aim).targets
+    again = {"a": "2026-01-31T12:00:04Z"}
+
+    result = step([workload("a", "app-2")], aim=aim, previous=first, restarted=again, now=later(6))
+    assert one(result).state == State.UPDATING
+    assert result.look_again == 3
+    after = step([workload("a", "app-2")], aim=aim, previous=result.targets, restarted=again, now=later(9))
+    assert one(after).state == State.UPDATED
 
 
 def test_what_wants_no_pods_need_not_wait() -> None:

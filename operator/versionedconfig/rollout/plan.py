@@ -124,6 +124,9 @@ class Scene:
     """Why a pod that refers to the current version does not start."""
     sick: Mapping[WorkloadKey, str] = field(default_factory=dict)
     """The same of a pod that does not refer to it."""
+    restarted: Mapping[WorkloadKey, str] = field(default_factory=dict)
+    """When a container of a pod that refers to the current version was started again last. A kubelet does so at once the
+    first time, and the pod may count as ready all the while."""
     behind: Collection[WorkloadKey] = ()
     """ReplicaSets with pods that refer to another version than their template."""
     logical_exists: bool = True
@@ -340,7 +343,7 @@ class _Target:
         if self._through(version) or not needed or not self.workload.running:
             return State.UPDATED, ""
         since = "" if self.promoted or before.version != version else before.healthy_since
-        since = since or timestamp(self.now)
+        since = max(since or timestamp(self.now), self.scene.restarted.get(self.workload.key, ""))
         if self._age(since) < needed:
             return State.UPDATING, since
         return State.UPDATED, ""

@@ -19,8 +19,10 @@ import msgspec
 
 from versionedconfig.kube.api import Api, ApiError, path_of
 from versionedconfig.kube.queue import WorkQueue
+from versionedconfig.kube.writes import Regarding, upsert_event
 from versionedconfig.live import LiveLists
 from versionedconfig.model import (
+    API_VERSION,
     GROUP,
     ConfigKey,
     Incarnation,
@@ -30,7 +32,7 @@ from versionedconfig.model import (
     timestamp,
 )
 from versionedconfig.observability.metrics import Metrics
-from versionedconfig.resource import PATH, PLURAL, Spec, Status, TargetStatus, Users, VersionedConfig
+from versionedconfig.resource import KIND, PATH, PLURAL, Spec, Status, TargetStatus, Users, VersionedConfig
 from versionedconfig.rollout.controller import RolloutController
 from versionedconfig.rollout.demands import missing
 from versionedconfig.rollout.plan import Aim, Failure, Plan, Scene, plan
@@ -93,6 +95,8 @@ class _Known:
     sources: tuple[ConfigKey, ...]
     targets: dict[WorkloadKey, TargetStatus] = field(default_factory=dict)
     """As they were assessed last; told a little later."""
+    latest: str = ""
+    """Version of the content, where that is not told yet."""
     refusal: Verdict | None = None
     missing: Keys | None = None
     """The keys that it is refused with, since targets ask for others."""
@@ -275,7 +279,7 @@ class VersionsController:
             self._try_again(owner)
             return self._refuse(owner, known, refused("VersionRefused", [error.message]))
         if choice is None:
-            known.status = msgspec.structs.replace(known.status, latest_version=latest)
+            known.latest = latest
             return known
         if choice.version == latest:
             keys = Keys(frozenset(content.data), frozenset(content.binary_data))
@@ -403,6 +407,8 @@ class VersionsController:
         ):
             return told
         status = known.status
+        if known.latest:
+            status = msgspec.structs.replace(status, latest_version=known.latest)
         entry = status.version(status.current_version)
         if steps.finished and not entry.result:
             status = succeeded(status)
@@ -460,7 +466,13 @@ class VersionsController:
                 "target": failure.target,
             },
         )
-        return await self._promote(owner, known, Choice(back, Cause.ROLLBACK), latest=status.latest_version)
+        try:
+            choice = Choice(back, Cause.ROLLBACK)
+            return await self._promote(owner, known, choice, latest=status.latest_version)
+        except BaseException:
+            # What is known is ahead of what was written.
+            self._dirty.add(owner)
+            raise
 
     def _aim(self, owner: ObjectKey, known: _Known, versions: Iterable[Incarnation]) -> Aim:
         status, rollout = known.status, known.spec.rollout
@@ -491,10 +503,15 @@ class VersionsController:
         by_uid = {workload.uid: workload.key for workload in workloads}
         troubles: dict[WorkloadKey, str] = {}
         sick: dict[WorkloadKey, str] = {}
+        restarted: dict[WorkloadKey, str] = {}
         for uid, pod in view.troubled(owner.namespace):
-            if (key := by_uid.get(uid)) is not None:
+            if (key := by_uid.get(uid)) is None:
+                continue
+            if pod.trouble:
                 found = troubles if current in pod.keys else sick
                 found.setdefault(key, f"pod {pod.name}: {pod.trouble}")
+            elif current in pod.keys:
+                restarted[key] = max(pod.restarted, restarted.get(key, ""))
         others = [
             ConfigKey(aim.kind, owner.namespace, name)
             for name in (aim.name, *aim.versions)
@@ -510,6 +527,7 @@ class VersionsController:
             refusals={key: refusal for key, refusal in refusals.items() if refusal},
             troubles=troubles,
             sick=sick,
+            restarted=restarted,
             behind={sets[pod.owner] for key in others for pod in view.pods_of(key) if pod.owner in sets}
             if sets
             else (),
@@ -574,8 +592,29 @@ class VersionsController:
                 return False
             raise
         known.written = self._clock()
-        known.status = status
+        before, known.status = known.status, status
+        await self._tell(owner, known, before)
         return True
+
+    async def _tell(self, owner: ObjectKey, known: _Known, before: Status) -> None:
+        """An Event where the state became another one."""
+        (ready,) = [one for one in known.status.conditions if one.type == "Ready"]
+        if any((one.type, one.reason) == ("Ready", ready.reason) for one in before.conditions):
+            return
+        wrong = any(
+            one.status == "True" for one in known.status.conditions if one.type in ("Stalled", "Degraded")
+        )
+        try:
+            await upsert_event(
+                self._api,
+                Regarding(f"{GROUP}/{API_VERSION}", KIND, *owner, known.uid),
+                reason=ready.reason,
+                message=ready.message,
+                type="Warning" if wrong else "Normal",
+                now=_now(),
+            )
+        except ApiError as error:
+            logger.warning("Event refused", extra={"versionedconfig": str(owner), "status": error.status})
 
     async def _forget(self, owner: ObjectKey) -> None:
         """The VersionedConfig is gone: its versions stay while something uses them, then go."""
