@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from versionedconfig import resource as vcfg
-from versionedconfig.model import API_VERSION, GROUP, IN_USE_FINALIZER
+from versionedconfig.model import API_VERSION, FIELD_MANAGER, GROUP, IN_USE_FINALIZER
 from versionedconfig.projection import holder_sources
 from versionedconfig.settings import Settings
 from versionedconfig.versions import content
@@ -106,10 +106,18 @@ def test_crd_names() -> None:
     assert version["subresources"] == {"status": {}}
 
 
-def test_every_field_says_what_it_does() -> None:
+def schemas(crd: Manifest) -> Iterator[tuple[str, Manifest]]:
+    """Every schema of a CRD."""
+    return walk(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
+
+
+@pytest.mark.parametrize(
+    "crd", shipped("CustomResourceDefinition"), ids=lambda crd: str(crd["spec"]["names"]["kind"])
+)
+def test_every_field_says_what_it_does(crd: Manifest) -> None:
     silent = [
         path
-        for path, node in walk(schema())
+        for path, node in schemas(crd)
         # The API server takes no description of metadata; a map's values are described by the map.
         if path != ".metadata" and not path.endswith("{}") and not node.get("description", "").endswith(".")
     ]
@@ -265,6 +273,57 @@ def test_policies_are_all_bound() -> None:
     bound = {binding["spec"]["policyName"] for binding in shipped("ValidatingAdmissionPolicyBinding")}
 
     assert policies == bound == {DELETION, GUARD}
+
+
+REWRITE = "versionedconfig-rewrite"
+REWRITING = ROOT / "manifests" / "components" / "rewrite-at-admission"
+
+
+def rewriting() -> tuple[Manifest, Manifest]:
+    """The policy that rewrites logical names, and its binding."""
+    policy, binding = documents(REWRITING / "policy.yaml")
+    assert (policy["kind"], binding["kind"]) == ("MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding")
+    assert {document["metadata"]["name"] for document in (policy, binding)} == {REWRITE}
+    return policy["spec"], binding["spec"]
+
+
+def test_rewriting_is_bound_to_the_version_map_of_the_namespace() -> None:
+    policy, binding = rewriting()
+    version_map = shipped_named("CustomResourceDefinition", f"versionmaps.{GROUP}")
+    rule = version_map["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["x-kubernetes-validations"][0]
+
+    kind = version_map["spec"]["names"]["kind"]
+    assert policy["paramKind"] == {"apiVersion": f"{GROUP}/{API_VERSION}", "kind": kind}
+    assert binding == {
+        "policyName": REWRITE,
+        "paramRef": {"name": "versionedconfig", "parameterNotFoundAction": "Allow"},
+    }
+    assert rule["rule"] == f"self.metadata.name == '{binding['paramRef']['name']}'"
+
+
+def test_rewriting_refuses_nothing_and_touches_workloads_alone() -> None:
+    policy, _ = rewriting()
+    rules = policy["matchConstraints"]["resourceRules"]
+
+    assert policy["failurePolicy"] == "Ignore"
+    assert {(rule["apiGroups"][0], resource) for rule in rules for resource in rule["resources"]} == {
+        ("", "pods"),
+        *(("apps", kind) for kind in ("deployments", "statefulsets", "daemonsets", "replicasets")),
+        *(("batch", kind) for kind in ("jobs", "cronjobs")),
+    }
+    assert all(len(rule["apiGroups"]) == 1 and rule["apiVersions"] == ["v1"] for rule in rules)
+
+
+def test_rewriting_uses_the_names_of_the_code() -> None:
+    text = (REWRITING / "policy.yaml").read_text()
+    (pattern,) = re.findall(r"matches\('\.(-\[\w+\]\{\d+\})\$'\)", text)
+
+    assert f"request.userInfo.username == '{operator_user()}'" in text
+    assert f"entry.?manager.orValue('') != '{FIELD_MANAGER}'" in text
+    for number in range(20):
+        name = f"app-{content.encode_hash(f'{number:x}123456789abcdef')}"
+        assert re.fullmatch("app" + pattern, name)
+        assert len(name) - len("app") == 11, "the policy cuts that many characters off"
 
 
 def test_admission_uses_the_names_of_the_code() -> None:
