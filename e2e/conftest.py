@@ -105,6 +105,7 @@ LONGEST = (
     "test_reference_rules",
     "test_protection",
     "test_steering",
+    "test_version_map",
 )
 """Files that take a minute or more. They go first: whoever is left with one at the end lets the other cluster wait."""
 

@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -407,6 +408,57 @@ def wait_versioned(
     return wait_until(ready, timeout, f"VersionedConfig {namespace}/{name} is ready")
 
 
+VERSION_MAP: Final = "versionedconfig"
+"""The name of every VersionMap."""
+
+
+def map_versions(
+    kubectl: Kubectl,
+    api: pykube.HTTPClient,
+    namespace: str,
+    *,
+    config_maps: Mapping[str, str] | None = None,
+    secrets: Mapping[str, str] | None = None,
+    probe: str = "app",
+    timeout: float = 15,
+) -> None:
+    """Writes the namespace's VersionMap, as the operator would. Returns when admission goes by it, for the logical name `probe`:
+    the API server sees a new map some time after it was stored."""
+    given = {"configMaps": config_maps, "secrets": secrets}
+    spec = {part: dict(names) for part, names in given.items() if names is not None}
+    version_map = {
+        "apiVersion": "versionedconfig.io/v1alpha1",
+        "kind": "VersionMap",
+        "metadata": {"name": VERSION_MAP},
+        "spec": spec,
+    }
+    found = kubectl("get", "-n", namespace, f"versionmap/{VERSION_MAP}", check=False)
+    verb = "replace" if found.returncode == 0 else "create"
+    kubectl(verb, "-n", namespace, "-f", "-", stdin=json.dumps(version_map))
+    wanted = ((config_maps or {}).get(probe, probe), (secrets or {}).get(probe, probe))
+    wait_until(
+        lambda: _named_at_admission(api, namespace, probe) == wanted,
+        timeout,
+        f"{probe} becomes {wanted} at admission",
+    )
+
+
+def _named_at_admission(api: pykube.HTTPClient, namespace: str, name: str) -> tuple[str, str]:
+    """What a new pod would have for the ConfigMap and the Secret of that name."""
+    spec = plain_pod_spec()
+    spec["containers"][0]["envFrom"] = [{"configMapRef": {"name": name}}, {"secretRef": {"name": name}}]
+    created = api.post(
+        version="v1",
+        namespace=namespace,
+        url="pods",
+        params={"dryRun": "All"},
+        data=json.dumps(pod("probe", spec)),
+    )
+    api.raise_for_status(created)
+    config, secret_ = created.json()["spec"]["containers"][0]["envFrom"]
+    return config["configMapRef"]["name"], secret_["secretRef"]["name"]
+
+
 @contextlib.contextmanager
 def temporary_namespace(kubectl: Kubectl, api: pykube.HTTPClient, prefix: str = "t") -> Iterator[str]:
     """A namespace that pods can run in at once; deleted afterwards, without waiting for its end."""
@@ -483,8 +535,8 @@ class Writes:
 
 def install(kubectl: Kubectl, api: pykube.HTTPClient) -> None:
     """CRDs, roles and policies as shipped, without the Deployment: the operator under test runs beside the cluster.
-    Returns when the policies are in force."""
-    rendered = kubectl("kustomize", str(ROOT / "manifests" / "base")).stdout
+    Where the cluster can, it rewrites names at admission. Returns when the policies are in force."""
+    rendered = _kustomize(kubectl, *(["rewrite-at-admission"] if rewrites_at_admission(kubectl) else []))
     shipped = [document for document in yaml.safe_load_all(rendered) if document]
     wanted = [document for document in shipped if document["kind"] != "Deployment"]
     # Custom resources' kinds must be served before objects of them are sent; namespaces before what is in them.
@@ -496,6 +548,29 @@ def install(kubectl: Kubectl, api: pykube.HTTPClient) -> None:
     cached = ("get", "--raw", "/apis/versionedconfig.io/v1alpha1/versionedconfigs?resourceVersion=0")
     wait_until(lambda: kubectl(*cached, check=False).returncode == 0, 30, "VersionedConfigs are served")
     _wait_for_policies(kubectl, api)
+
+
+def rewrites_at_admission(kubectl: Kubectl) -> bool:
+    """Whether the cluster serves MutatingAdmissionPolicy v1, which it does from Kubernetes 1.36 on."""
+    served = json.loads(kubectl("get", "--raw", "/apis/admissionregistration.k8s.io/v1").stdout)
+    return any(resource["name"] == "mutatingadmissionpolicies" for resource in served["resources"])
+
+
+def _kustomize(kubectl: Kubectl, *components: str) -> str:
+    """The base with some components, as YAML."""
+    manifests = ROOT / "manifests"
+    with tempfile.TemporaryDirectory(prefix="versionedconfig-overlay-") as directory:
+
+        def relative(*path: str) -> str:
+            # kustomize takes no absolute paths, and resolves links before it looks.
+            return os.path.relpath(manifests.joinpath(*path), Path(directory).resolve())
+
+        overlay = {
+            "resources": [relative("base")],
+            "components": [relative("components", component) for component in components],
+        }
+        (Path(directory) / "kustomization.yaml").write_text(json.dumps(overlay))
+        return kubectl("kustomize", directory).stdout
 
 
 def _wait_for_policies(kubectl: Kubectl, api: pykube.HTTPClient) -> None:
@@ -518,6 +593,8 @@ def _wait_for_policies(kubectl: Kubectl, api: pykube.HTTPClient) -> None:
             )
         finally:
             kubectl(*strip, f"--as={OPERATOR_USER}", check=False)
+        if rewrites_at_admission(kubectl):
+            map_versions(kubectl, api, namespace, config_maps={"app": "app-2222222222"}, timeout=30)
 
 
 def _dry_delete(kubectl: Kubectl, namespace: str) -> subprocess.CompletedProcess[str]:
