@@ -214,9 +214,10 @@ def test_uninstall_takes_every_finalizer_off(
         assert left(api, namespace) == []
         assert finalizers(fetch(api, pykube.ConfigMap, namespace, "app-1")) == ["example.com/theirs"]
         assert fetch_all(api, pykube.Pod, OPERATOR_NAMESPACE) == []
-        policies = kubectl(
-            "get", "validatingadmissionpolicies,validatingadmissionpolicybindings", "-o", "name"
-        ).stdout
+        kinds = ["validatingadmissionpolicies", "validatingadmissionpolicybindings"]
+        if harness.rewrites_at_admission(kubectl):
+            kinds += ["mutatingadmissionpolicies", "mutatingadmissionpolicybindings"]
+        policies = kubectl("get", ",".join(kinds), "-o", "name").stdout
         assert "versionedconfig" not in policies
         assert "versionedconfigs.versionedconfig.io" not in kubectl("get", "crd", "-o", "name").stdout
         again = run(kubeconfig, "uninstall", "--policies", "--crds")

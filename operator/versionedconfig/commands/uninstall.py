@@ -17,6 +17,12 @@ from versionedconfig.model import GROUP, IN_USE_FINALIZER, QUARANTINE_ANNOTATION
 
 WRITES_IN_FLIGHT: Final = 10
 ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
+POLICIES: Final = (
+    "validatingadmissionpolicybindings",
+    "validatingadmissionpolicies",
+    "mutatingadmissionpolicybindings",
+    "mutatingadmissionpolicies",
+)
 GUARD_BINDING: Final = "versionedconfig-finalizer-guard"
 GUARD_SECONDS: Final = 30.0
 """An API server goes on enforcing a policy for a moment after its binding is gone."""
@@ -88,7 +94,7 @@ async def uninstall(
         )
     say(f"{freed} finalizers taken off, none is left")
     if policies:
-        for plural in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
+        for plural in POLICIES:
             for name in await _ours(api, f"{ADMISSION}/{plural}", "versionedconfig-"):
                 await _delete(api, f"{ADMISSION}/{plural}/{name}", say)
     if crds:
@@ -161,12 +167,17 @@ async def _free(api: Api, plural: str, meta: _Metadata) -> Outcome:
 
 
 async def _ours(api: Api, path: str, prefix: str, suffix: str = "") -> list[str]:
-    return [
-        item.metadata.name
-        async for page in api.list_pages(path, item=_Item, accept=METADATA_ONLY_LIST)
-        for item in page.items
-        if item.metadata.name.startswith(prefix) and item.metadata.name.endswith(suffix)
-    ]
+    try:
+        return [
+            item.metadata.name
+            async for page in api.list_pages(path, item=_Item, accept=METADATA_ONLY_LIST)
+            for item in page.items
+            if item.metadata.name.startswith(prefix) and item.metadata.name.endswith(suffix)
+        ]
+    except ApiError as error:
+        if error.status != 404:  # the cluster is older than the kind
+            raise
+        return []
 
 
 async def _delete(api: Api, path: str, say: Say) -> None:
