@@ -1,6 +1,6 @@
 """Speed and memory on a real API server, each as a ratio to a floor that is measured in the same run.
 
-`python -m e2e.bench [--row start|rollout|protect] [--scale 0.1]`. The floor is what nobody can beat by much: the bare
+`python -m e2e.bench [--row start|rollout|protect|admission] [--scale 0.1]`. The floor is what nobody can beat by much: the bare
 requests that the work needs, sent by plain aiohttp. Exits non-zero where a row misses its bound.
 """
 
@@ -396,7 +396,46 @@ async def latencies(
         return [max(0.0, protected[name] - created[name]) for name in created]
 
 
-ROWS = {"start": row_start, "rollout": row_rollout, "protect": row_protect}
+async def row_admission(bare: Bare, operator: Operator, scale: float) -> list[Row]:
+    """Writing a Deployment whose names are rewritten, with 200 of each kind in the namespace's map; the floor is the same write
+    in a namespace without a map, where the policy is not evaluated. Median, one of each in turn."""
+    writes, names = int(300 * scale), 200
+    async with namespace(bare, "bench-rewritten") as rewritten, namespace(bare, "bench-plain") as plain:
+        maps = "/apis/versionedconfig.io/v1alpha1/namespaces/{}/versionmaps"
+        entries = {"app-cfg": "app-cfg-2222222222", **{f"c{i}": f"c{i}-2222222222" for i in range(names - 1)}}
+        version_map = {
+            "apiVersion": "versionedconfig.io/v1alpha1",
+            "kind": "VersionMap",
+            "metadata": {"name": harness.VERSION_MAP},
+            "spec": {"configMaps": entries, "secrets": entries},
+        }
+        await bare.send("POST", maps.format(rewritten), version_map)
+        manifest = harness.deployment(replicas=0)
+        path = "/apis/apps/v1/namespaces/{}/deployments"
+        for space, named in ((rewritten, "app-cfg-2222222222"), (plain, "app-cfg")):
+            async with asyncio.timeout(30):
+                while True:
+                    created = await bare.send("POST", f"{path.format(space)}?dryRun=All", manifest)
+                    volume = created["spec"]["template"]["spec"]["volumes"][0]
+                    if volume["configMap"]["name"] == named:
+                        break
+                    await asyncio.sleep(0.1)
+            await bare.send("POST", path.format(space), manifest)
+        # Until their controller has written what it writes.
+        await asyncio.sleep(2)
+        seconds: dict[str, list[float]] = {rewritten: [], plain: []}
+        for _ in range(writes):
+            for space, times in seconds.items():
+                started = time.monotonic()
+                await bare.send("PUT", f"{path.format(space)}/web?dryRun=All", manifest)
+                times.append(time.monotonic() - started)
+    measured, floor = (sorted(times)[len(times) // 2] * 1000 for times in seconds.values())
+    return [
+        Row(f"writing a Deployment, {names} names of each kind in the map", measured, floor, floor + 5, "ms", "bare write + 5 ms"),
+    ]  # fmt: skip
+
+
+ROWS = {"start": row_start, "rollout": row_rollout, "protect": row_protect, "admission": row_admission}
 
 
 async def measure(cluster: harness.Cluster, chosen: list[str], scale: float, directory: Path) -> list[Row]:
