@@ -294,6 +294,7 @@ def test_a_tool_that_writes_the_logical_name_back_is_not_fought_for_ever(
     operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
 ) -> None:
     """V17, where no admission policy answers: three rounds, then it is left alone and told."""
+    kubectl("label", "namespace", namespace, "versionedconfig.io/rewrite=false")
     first = start_several(kubectl, api, namespace, reading_pod_spec(), "a")
     back = json.dumps(
         [
