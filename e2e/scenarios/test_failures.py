@@ -9,6 +9,7 @@ import pykube
 import pytest
 
 from e2e.harness import (
+    ROOT,
     Cluster,
     Kubectl,
     Manifest,
@@ -324,3 +325,27 @@ def test_a_tool_that_writes_the_logical_name_back_is_not_fought_for_ever(
     second = version_of(api, namespace, besides=first)
     assert targets(api, namespace)["a"] == ("Updated", second)
     assert get(api, namespace, second, pykube.ConfigMap)["immutable"] is True
+
+
+def test_stuck_pods_are_replaced_where_that_is_asked_for(
+    stopped_operator: Operator, cluster: Cluster, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
+) -> None:
+    """V10: that pod alone; and a StatefulSet that was created with the logical name gets going."""
+    kubectl("apply", "-f", str(ROOT / "manifests/components/replace-stuck-pods/rbac.yaml"))
+    kubectl("label", "namespace", namespace, "versionedconfig.io/rewrite=false")
+    stopped_operator.start("--replace-stuck-pods")
+    kubectl.create(namespace, versioned_config("app-cfg", {"MODE": "one"}, rollout={"minReadySeconds": 5}))
+    first = version_of(api, namespace)
+    workload = deployment(spec=crashing_pod_spec(), replicas=2, serviceName="web")
+    kubectl.create(namespace, {**workload, "kind": "StatefulSet"})
+    kubectl("rollout", "status", "-n", namespace, "statefulset/web", "--timeout=60s")
+    assert version_of(api, namespace) == first
+    untouched = get(api, namespace, "web-0", pykube.Pod)["metadata"]["uid"]
+
+    edit(kubectl, namespace, data=BAD)
+    wait_rolled_back(api, namespace)
+    kubectl("rollout", "status", "-n", namespace, "statefulset/web", "--timeout=60s")
+    assert modes(cluster, api, namespace) == [{"one"}] * 2
+    assert get(api, namespace, "web-0", pykube.Pod)["metadata"]["uid"] == untouched
+    stopped_operator.stop()
+    kubectl("delete", "-f", str(ROOT / "manifests/components/replace-stuck-pods/rbac.yaml"))

@@ -142,6 +142,15 @@ def run(
             envvar="VERSIONEDCONFIG_LINGER_SECONDS", min=0, help="How long protection outlives the last user."
         ),
     ] = _defaults.linger_seconds,
+    replace_stuck_pods: Annotated[
+        bool,
+        typer.Option(
+            "--replace-stuck-pods",
+            envvar="VERSIONEDCONFIG_REPLACE_STUCK_PODS",
+            help="Delete a StatefulSet's pod that does not start when its template is better by now: its controller waits "
+            "for it otherwise. Needs the right to delete pods; see manifests/components/replace-stuck-pods.",
+        ),
+    ] = False,
     unused_seconds: Annotated[
         float,
         typer.Option(
@@ -187,6 +196,7 @@ def run(
         pending_pods_hold=pending_pods is PodsDo.HOLD,
         quarantine_seconds=quarantine_seconds,
         linger_seconds=linger_seconds,
+        replace_stuck_pods=replace_stuck_pods,
         unused_seconds=unused_seconds,
         resync_seconds=resync_seconds,
         metrics_port=metrics_port,

@@ -32,6 +32,9 @@ class Settings:
     """How long at most a force-deleted pod holds whose node is not heard of."""
     linger_seconds: float = 60.0
     """How long the finalizer stays after the last holder went; spans the gap between two pods of a restart."""
+    replace_stuck_pods: bool = False
+    """Delete a StatefulSet's pod that does not start and that its controller waits for before it goes on with a better
+    template (kubernetes/kubernetes#67250)."""
     unused_seconds: float = 600.0
     """How long a version stays that nothing needs any more and that is beyond the history's limit."""
     resync_seconds: float = 300.0

@@ -93,6 +93,8 @@ class Plan:
     """With the version that they are to get."""
     failure: Failure | None = None
     """The version has failed, and what it moved is to go back."""
+    stuck: tuple[WorkloadKey, ...] = ()
+    """StatefulSets whose controller waits for a pod that will not start before it is replaced."""
     look_again: float | None = None
     """In so many seconds something is due that no event will tell."""
 
@@ -188,6 +190,11 @@ def plan(
         targets,
         {key: told[key].wanted or aim.current for key in granted},
         failure,
+        tuple(
+            key
+            for key, target in told.items()
+            if key.kind == STATEFUL_SET and key in scene.sick and target.state in MOVED and target.version
+        ),
         _look_again(aim, targets, now),
     )
 

@@ -9,7 +9,7 @@ current (with each target's revision at that moment), then templates move.
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
@@ -435,6 +435,8 @@ class VersionsController:
         if promoted and not told:
             return False
         self._maps.mean(owner, known.spec.kind, status.stable_version)
+        if self._settings.replace_stuck_pods:
+            await self._replace(owner.namespace, workloads, steps.stuck)
         settled = owner not in self._dirty or known.refusal is not None
         self._rollouts.publish(owner, aim, list(known.targets), steps.granted, settled=settled)
         for seconds in (steps.look_again, kept.wait_seconds):
@@ -473,6 +475,22 @@ class VersionsController:
             # What is known is ahead of what was written.
             self._dirty.add(owner)
             raise
+
+    async def _replace(
+        self, namespace: str, workloads: Iterable[Workload], stuck: Collection[WorkloadKey]
+    ) -> None:
+        """Delete the pods that StatefulSets wait for in vain: they are made anew from the template."""
+        uids = {workload.uid for workload in workloads if workload.key in stuck}
+        for uid, pod in list(self._view.troubled(namespace)):
+            if uid in uids and pod.trouble:
+                logger.warning(
+                    "stuck pod is replaced", extra={"pod": f"{namespace}/{pod.name}", "why": pod.trouble}
+                )
+                try:
+                    await self._api.delete(path_of("/api/v1/pods", namespace, pod.name), uid=pod.uid)
+                except ApiError as error:
+                    if error.status not in (404, 409):
+                        raise
 
     def _aim(self, owner: ObjectKey, known: _Known, versions: Iterable[Incarnation]) -> Aim:
         status, rollout = known.status, known.spec.rollout
