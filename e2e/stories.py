@@ -253,5 +253,7 @@ def start_several(
     kubectl.create(namespace, *(deployment(name, spec, replicas=1, **config) for name in names))
     for name in names:
         wait_moved(kubectl, api, namespace, version, name)
+    updated = dict.fromkeys(names, ("Updated", version))
+    wait_until(lambda: targets(api, namespace) == updated, 30, "the status tells so")
     assert version_of(api, namespace) == version
     return version

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from versionedconfig.model import ConfigKey, Reference, WorkloadKey
@@ -245,6 +245,7 @@ def test_max_concurrent() -> None:
     assert [max_concurrent(v, 10) for v in (3, "3", "25%", "1%", "100%")] == [3, 3, 2, 1, 10]
 
 
+@settings(deadline=None)
 @given(
     st.integers(1, 12),
     st.one_of(st.integers(1, 5), st.sampled_from(["1%", "25%", "50%", "100%"])),
@@ -438,6 +439,14 @@ def test_quick_edits_go_back_to_what_was_healthy_last() -> None:
     )
 
     assert promoted.previous == "app-1"
+
+
+def test_what_is_healthy_but_not_for_long_is_something_to_go_back_to() -> None:
+    aim = replace(BACK, min_ready_seconds=5)
+    young = step([workload("web", "app-2")], aim=aim).targets
+    third = replace(aim, current="app-3", versions=AIM.versions | {"app-3"})
+
+    assert one(step([workload("web", "app-2")], aim=third, previous=young, promoted=True)).previous == "app-2"
 
 
 def test_everything_that_moved_goes_back_in_one_step() -> None:

@@ -393,10 +393,14 @@ class _Target:
         """The version that it was last healthy with before the current one."""
         if not self.promoted or self.aim.rolling_back:
             return before.previous
-        if before.state in MOVED or not before.version or before.version == self.aim.name:
+        if not before.version or before.version == self.aim.name:
             return before.previous
         sick = self.workload.health is Health.FAILED or self.workload.key in self.scene.sick
-        return "" if sick else before.version
+        healthy = "" if sick else before.version
+        if before.state in MOVED:
+            # It had not proved itself yet: better than nothing.
+            return before.previous or (healthy if before.healthy_since else "")
+        return healthy
 
     def _wanted(self, before: TargetStatus) -> str:
         """The version that it is to have; empty where that is the current one."""
