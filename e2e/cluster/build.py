@@ -32,8 +32,12 @@ TOOLS: Final = {
     "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
     "kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler",
     "kubectl": "k8s.io/kubernetes/cmd/kubectl",
+    "helm": "helm.sh/helm/v3/cmd/helm",
     "hollow-node": "./cmd/hollow-node",
 }
+
+APART: Final = {"helm": MODULE / "helm"}
+"""Programs of a module of their own: what they depend on must not change what the cluster is made of."""
 
 
 class Progress(Protocol):
@@ -93,7 +97,8 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _key(go_version: str) -> str:
     digest = hashlib.sha256(f"{go_version} {KUBERNETES}".encode())
-    for source in sorted([MODULE / "go.mod", MODULE / "go.sum", *MODULE.glob("cmd/**/*.go"), Path(__file__)]):
+    sources = [*MODULE.glob("**/go.mod"), *MODULE.glob("**/go.sum"), *MODULE.glob("cmd/**/*.go")]
+    for source in sorted([*sources, Path(__file__)]):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -128,7 +133,7 @@ def _build(folder: Path, progress: Progress) -> None:
                 f"{temporary}/{name}",
                 package,
             ]
-            code, complaints = _run_go(command, work)
+            code, complaints = _run_go(command, work, APART.get(name, MODULE))
             if code != 0:
                 tail = "\n".join(complaints.strip().splitlines()[-15:])
                 room = ": the disk is full, make room" if "no space left" in complaints else ""
@@ -141,11 +146,11 @@ def _build(folder: Path, progress: Progress) -> None:
         progress(f"built in {time.monotonic() - started:.0f} s")
 
 
-def _run_go(command: list[str], work: Path) -> tuple[int, str]:
+def _run_go(command: list[str], work: Path, module: Path) -> tuple[int, str]:
     """Exit code and stderr. When this process is told to end, go, its compilers and its work folder go too."""
     with subprocess.Popen(
         command,
-        cwd=MODULE,
+        cwd=module,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -491,5 +492,8 @@ def test_the_go_module_pins_what_the_launcher_builds() -> None:
     module = (build.MODULE / "go.mod").read_text()
 
     assert f"k8s.io/kubernetes {build.KUBERNETES}" in module
-    for package in build.TOOLS.values():
-        assert package.startswith("./cmd/") or f"\t{package}\n" in module
+    for name, package in build.TOOLS.items():
+        named = re.compile(rf"^(tool |\t){re.escape(package)}$", re.MULTILINE)
+        assert package.startswith("./cmd/") or named.search(
+            (build.APART.get(name, build.MODULE) / "go.mod").read_text()
+        )
