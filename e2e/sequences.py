@@ -170,7 +170,8 @@ class Sequence:
             found.append(f"{ready.get('reason')}: {ready.get('message')}")
         for kind, names in ((pykube.Deployment, "ab"), (pykube.DaemonSet, "d")):
             for name in names:
-                if not at_rest(fetch(self.api, kind, self.namespace, name) or {}):
+                workload = fetch(self.api, kind, self.namespace, name)
+                if workload is None or not at_rest(workload):
                     found.append(f"{kind.kind} {name} rolls out")
         pods = fetch_all(self.api, pykube.Pod, self.namespace)
         found += [f"pod {p['metadata']['name']} ends" for p in pods if "deletionTimestamp" in p["metadata"]]

@@ -9,7 +9,7 @@ current (with each target's revision at that moment), then templates move.
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
@@ -32,6 +32,7 @@ from versionedconfig.model import (
     timestamp,
 )
 from versionedconfig.observability.metrics import Metrics
+from versionedconfig.projection import PodKept
 from versionedconfig.resource import KIND, PATH, PLURAL, Spec, Status, TargetStatus, Users, VersionedConfig
 from versionedconfig.rollout.controller import RolloutController
 from versionedconfig.rollout.demands import missing
@@ -436,7 +437,8 @@ class VersionsController:
             return False
         self._maps.mean(owner, known.spec.kind, status.stable_version)
         if self._settings.replace_stuck_pods:
-            await self._replace(owner.namespace, workloads, steps.stuck)
+            sick = self._sick(owner, aim, workloads)
+            await self._replace(sick[key][0] for key in steps.stuck)
         settled = owner not in self._dirty or known.refusal is not None
         self._rollouts.publish(owner, aim, list(known.targets), steps.granted, settled=settled)
         for seconds in (steps.look_again, kept.wait_seconds):
@@ -476,21 +478,35 @@ class VersionsController:
             self._dirty.add(owner)
             raise
 
-    async def _replace(
-        self, namespace: str, workloads: Iterable[Workload], stuck: Collection[WorkloadKey]
-    ) -> None:
-        """Delete the pods that StatefulSets wait for in vain: they are made anew from the template."""
-        uids = {workload.uid for workload in workloads if workload.key in stuck}
-        for uid, pod in list(self._view.troubled(namespace)):
-            if uid in uids and pod.trouble:
-                logger.warning(
-                    "stuck pod is replaced", extra={"pod": f"{namespace}/{pod.name}", "why": pod.trouble}
-                )
-                try:
-                    await self._api.delete(path_of("/api/v1/pods", namespace, pod.name), uid=pod.uid)
-                except ApiError as error:
-                    if error.status not in (404, 409):
-                        raise
+    def _sick(
+        self, owner: ObjectKey, aim: Aim, workloads: Iterable[Workload]
+    ) -> dict[WorkloadKey, tuple[PodKept, str]]:
+        """Of each workload a pod that does not start and does not refer to the current version, and why."""
+        view = self._view
+        current, logical = (ConfigKey(aim.kind, owner.namespace, name) for name in (aim.current, aim.name))
+        by_uid = {workload.uid: workload.key for workload in workloads}
+        found: dict[WorkloadKey, tuple[PodKept, str]] = {}
+        for uid, pod in view.troubled(owner.namespace):
+            if uid in by_uid and pod.trouble and current not in pod.keys:
+                found.setdefault(by_uid[uid], (pod, f"pod {pod.name}: {pod.trouble}"))
+        if view.incarnation(logical) is None:
+            # Of a volume that is missing the kubelet says ContainerCreating, and nothing else.
+            for pod in view.pods_of(logical):
+                if pod.owner in by_uid:
+                    found.setdefault(
+                        by_uid[pod.owner], (pod, f"pod {pod.name}: there is no {aim.kind} {aim.name}")
+                    )
+        return found
+
+    async def _replace(self, pods: Iterable[PodKept]) -> None:
+        """Delete pods that StatefulSets wait for in vain: they are made anew from the template."""
+        for pod in pods:
+            logger.warning("stuck pod is replaced", extra={"pod": f"{pod.namespace}/{pod.name}"})
+            try:
+                await self._api.delete(path_of("/api/v1/pods", pod.namespace, pod.name), uid=pod.uid)
+            except ApiError as error:
+                if error.status not in (404, 409):
+                    raise
 
     def _aim(self, owner: ObjectKey, known: _Known, versions: Iterable[Incarnation]) -> Aim:
         status, rollout = known.status, known.spec.rollout
@@ -520,15 +536,16 @@ class VersionsController:
         current = ConfigKey(aim.kind, owner.namespace, aim.current)
         by_uid = {workload.uid: workload.key for workload in workloads}
         troubles: dict[WorkloadKey, str] = {}
-        sick: dict[WorkloadKey, str] = {}
+        sick = self._sick(owner, aim, workloads)
         restarted: dict[WorkloadKey, str] = {}
         for uid, pod in view.troubled(owner.namespace):
             if (key := by_uid.get(uid)) is None:
                 continue
+            if current not in pod.keys:
+                continue
             if pod.trouble:
-                found = troubles if current in pod.keys else sick
-                found.setdefault(key, f"pod {pod.name}: {pod.trouble}")
-            elif current in pod.keys:
+                troubles.setdefault(key, f"pod {pod.name}: {pod.trouble}")
+            else:
                 restarted[key] = max(pod.restarted, restarted.get(key, ""))
         others = [
             ConfigKey(aim.kind, owner.namespace, name)
@@ -544,7 +561,7 @@ class VersionsController:
             in_flight={workload.key for workload in workloads if rollouts.in_flight(workload.key)},
             refusals={key: refusal for key, refusal in refusals.items() if refusal},
             troubles=troubles,
-            sick=sick,
+            sick={key: why for key, (_, why) in sick.items()},
             restarted=restarted,
             behind={sets[pod.owner] for key in others for pod in view.pods_of(key) if pod.owner in sets}
             if sets
