@@ -125,7 +125,7 @@ def versions(api: pykube.HTTPClient, namespace: str, name: str = "app-cfg") -> s
 def targets(api: pykube.HTTPClient, namespace: str, name: str = "app-cfg") -> dict[str, tuple[str, str]]:
     """Name of each target to its state and version, as the status tells."""
     told = resource(api, namespace, name).get("status", {}).get("targets", [])
-    return {one["name"]: (one["state"], one["version"]) for one in told}
+    return {one["name"]: (one["state"], one.get("version", "")) for one in told}
 
 
 def modes(cluster: Cluster, api: pykube.HTTPClient, namespace: str, app: str = "web") -> list[set[str]]:
@@ -176,6 +176,34 @@ def wait_moved(
     """Until the Deployment refers to that version alone, and has rolled out."""
     wait_until(lambda: names_in(template(api, namespace, name)) == {version}, 30, f"{name} is at {version}")
     wait_for_rollout(kubectl, namespace, name)
+
+
+def versioned_secret(name: str = "app-cfg", text: Mapping[str, str] | None = None, **spec: Any) -> Manifest:
+    """A VersionedConfig of Secrets; text goes to stringData."""
+    made = versioned_config(name, {}, **spec)
+    if "data" not in spec:
+        del made["spec"]["data"]
+    made["spec"] |= {"kind": "Secret", **({"stringData": dict(text)} if text else {})}
+    return made
+
+
+def wait_refused(
+    api: pykube.HTTPClient, namespace: str, reason: str, *words: str, name: str = "app-cfg"
+) -> Manifest:
+    """Until the VersionedConfig is stalled and not ready for that reason, in a message with these words."""
+
+    def told() -> Manifest | None:
+        found = resource(api, namespace, name)
+        about = found["metadata"]["generation"]
+        now = {c["type"]: c for c in found.get("status", {}).get("conditions", [])}
+        is_so = [
+            (c["status"], c["reason"], c["observedGeneration"])
+            for c in (now.get("Ready"), now.get("Stalled"))
+            if c is not None
+        ] == [("False", reason, about), ("True", reason, about)]
+        return now["Ready"] if is_so and all(word in now["Ready"]["message"] for word in words) else None
+
+    return wait_until(told, 30, f"{name} is refused for {reason} with {words}")
 
 
 # -- several targets -------------------------------------------------------------------------------------------------

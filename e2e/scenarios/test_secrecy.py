@@ -20,6 +20,7 @@ from e2e.harness import (
     deployment,
     fetch,
     finalizers,
+    plain_pod_spec,
     reading_pod_spec,
     secret,
     settle,
@@ -29,6 +30,7 @@ from e2e.harness import (
     wait_until,
     wait_versioned,
 )
+from e2e.stories import versioned_secret
 
 CONTENT = {
     "Secret": ("data",),
@@ -98,7 +100,7 @@ def test_a_secret_is_told_to_nobody(
     marker = Marker(f"marker-{secrets.token_hex(16)}")
     spec = reading_pod_spec()
     spec["volumes"].append({"name": "s", "secret": {"secretName": "db"}})
-    spec["containers"][0]["envFrom"] = [{"secretRef": {"name": "db"}}]
+    spec["containers"][0]["envFrom"] = [{"secretRef": {"name": name}} for name in ("db", "plain", "taking")]
     data = {"MODE": f"{marker.text} one", "other": f"a{marker.text}"}
 
     # `kubectl create`, since `apply` itself copies all of it into an annotation.
@@ -117,18 +119,31 @@ def test_a_secret_is_told_to_nobody(
         versioned_config("large", {"MODE": marker.text + "é" * (1 << 19)}),
         versioned_config("broken", {"MODE": marker.text}, binaryData={"b": marker.base64 + "A"}),
         versioned_config("pinned", {"MODE": marker.text}, pin="0123456789"),
-        _of_secrets("plain", {"stringData": {"MODE": marker.text}}),
-        _of_secrets("encoded", {"data": {"MODE": marker.base64}, "type": "Opaque"}),
+        secret("mutable", {"PASSWORD": f"abc{marker.text}"}, immutable=False),
+        versioned_secret("plain", {"MODE": marker.text}),
+        versioned_secret("encoded", data={"MODE": marker.base64}, type="Opaque"),
+        versioned_secret("taking", {"OWN": marker.text}, **taken_from("mutable")),
+        versioned_secret("wrapped", data={"MODE": marker.base64 + "="}),
+        versioned_secret("docker", {".dockerconfigjson": marker.text}, type="kubernetes.io/dockerconfigjson"),
+        versioned_secret("lacks", {"OWN": marker.text}, **taken_from("mutable", keys=["NONE"])),
+        versioned_config("shows", {"OWN": marker.text}, **taken_from("mutable")),
+        versioned_secret("asked", {"OTHER": marker.text}),
+        deployment("asks", _asking("asked"), replicas=0),
         deployment(spec=spec, replicas=1),
     )
-    wait_versioned(api, namespace, "app-cfg")
+    ready = ("app-cfg", "plain", "encoded", "taking")
+    for name in ready:
+        wait_versioned(api, namespace, name)
     refused = {
         "taken": "NameConflict",
         "large": "InvalidContent",
         "broken": "InvalidContent",
-        "pinned": "NotSupported",
-        "plain": "NotSupported",
-        "encoded": "NotSupported",
+        "pinned": "PinNotKept",
+        "wrapped": "InvalidContent",
+        "docker": "InvalidContent",
+        "lacks": "SourceMissing",
+        "shows": "InvalidContent",
+        "asked": "KeyMissing",
     }
     for name, reason in refused.items():
         _wait_refused(api, namespace, name, reason)
@@ -137,9 +152,15 @@ def test_a_secret_is_told_to_nobody(
 
     # Content changes, an undo, and a deletion that waits and is told of.
     patch = json.dumps({"spec": {"data": {"MODE": f"abc{marker.text}"}}})
-    before = str(wait_versioned(api, namespace, "app-cfg")["status"]["currentVersion"])
+    current = {name: str(wait_versioned(api, namespace, name)["status"]["currentVersion"]) for name in ready}
+    before = current["app-cfg"]
     kubectl("patch", "-n", namespace, "vcfg/app-cfg", "--type=merge", "-p", patch)
-    wait_versioned(api, namespace, "app-cfg", besides=before)
+    for what, text in (("vcfg/plain", f"de{marker.text}"), ("secret/mutable", f"f{marker.text}")):
+        field: Manifest = {"stringData": {"MODE": text}}
+        change = json.dumps({"spec": field} if what.startswith("vcfg/") else field)
+        kubectl("patch", "-n", namespace, what, "--type=merge", "-p", change)
+    for name in ("app-cfg", "plain", "taking"):
+        wait_versioned(api, namespace, name, besides=current[name])
     kubectl("rollout", "undo", "-n", namespace, "deployment/web")
     wait_for_rollout(kubectl, namespace)
     kubectl("delete", "-n", namespace, "secret/db", f"configmap/{before}", "--wait=false")
@@ -162,13 +183,23 @@ def test_a_secret_is_told_to_nobody(
     assert not marker.within(str(operator.metrics())), "it is in the operator's metrics"
 
     # It was there to be found.
-    assert {name for kind, name in holding if kind == "VersionedConfig"} == {"app-cfg", *refused}
-    assert {name for kind, name in holding if kind == "Secret"} == {"db", "unused"}
+    assert {name for kind, name in holding if kind == "VersionedConfig"} == {*ready, *refused}
+    named = {name for kind, name in holding if kind == "Secret"}
+    assert {"db", "unused", "mutable", *(current[name] for name in ready[1:])} < named
     assert len([name for kind, name in holding if kind == "ConfigMap"]) == 3
 
 
-def _of_secrets(name: str, content: Manifest) -> Manifest:
-    return {**versioned_config(name, {}), "spec": {"kind": "Secret", **content}}
+def taken_from(name: str, **more: Any) -> dict[str, Any]:
+    """`from`, of one Secret."""
+    return {"from": [{"kind": "Secret", "name": name, **more}]}
+
+
+def _asking(name: str) -> Manifest:
+    """A pod that asks a Secret for a key."""
+    spec = plain_pod_spec()
+    ref = {"name": name, "key": "KEY"}
+    spec["containers"][0]["env"] = [{"name": "KEY", "valueFrom": {"secretKeyRef": ref}}]
+    return spec
 
 
 def _wait_refused(api: pykube.HTTPClient, namespace: str, name: str, reason: str) -> None:
