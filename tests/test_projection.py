@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from versionedconfig.projection import WorkloadItem, replica_set, workload
+from versionedconfig.model import Incarnation
+from versionedconfig.projection import ConfigItem, WorkloadItem, incarnation, replica_set, workload
 
 
 def item(number: str) -> WorkloadItem:
@@ -29,3 +30,14 @@ def test_any_revision_annotation(text: str, number: int) -> None:
     """int() refuses more than 4300 digits, and one object must not stop the operator for all."""
     assert replica_set(item(text)).revision == number
     assert workload("Deployment")(item(text)).revision == number
+
+
+def test_new_content_is_another_incarnation() -> None:
+    """Though none of it is kept: whoever takes content from the object is told. Immutable ones have no other content."""
+
+    def kept(version: str, **more: object) -> Incarnation:
+        meta = {"name": "a", "namespace": "n", "uid": "u", "resourceVersion": version}
+        return incarnation("ConfigMap")(msgspec.convert({"metadata": meta, **more}, ConfigItem))
+
+    assert kept("1").written != kept("2").written
+    assert kept("1", immutable=True).written == kept("2", immutable=True).written

@@ -114,6 +114,8 @@ class Incarnation:
     """Of an immutable one, sorted."""
     created: str = ""
     """creationTimestamp as the API server writes it: RFC 3339, sortable as text."""
+    written: str = ""
+    """resource_version of a mutable one: its content, which is not kept, may differ from that of the version before."""
 
     @property
     def namespace(self) -> str:

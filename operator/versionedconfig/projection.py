@@ -336,6 +336,7 @@ def incarnation(kind: str) -> Callable[[ConfigItem], Incarnation]:
             delete_with_owner=annotations.get(DELETION_ANNOTATION) == "Delete",
             labels=tuple(sorted((meta.labels or {}).items())) if item.immutable else (),
             created=meta.creation_timestamp,
+            written="" if item.immutable else meta.resource_version,
         )
 
     return project
