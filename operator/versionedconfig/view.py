@@ -301,9 +301,12 @@ class View:
         if (changed := new or old) is not None:
             key = WorkloadKey(kind, changed.namespace, changed.name)
             self.revisions.put(key, new.keys if new is not None else ())
+        before, now = (set(life.keys) if life is not None else set() for life in (old, new))
         if old is not None and new is not None and old.revision != new.revision:
-            for one in new.keys:
-                self._usage(one)
+            before = set()
+        # The index tells of the first and the last one alone, and each of them is told of by name.
+        for one in before ^ now:
+            self._usage(one)
 
     def _holders_changed(self, key: ConfigKey) -> None:
         self.config_changed(key)
