@@ -69,7 +69,9 @@ async def read_content(api: Api, owner: ObjectKey, spec: Spec) -> Content:
         sources = await asyncio.gather(*(_read(api, owner.namespace, source) for source in spec.from_))
         merged = merge(sources, own)
         if merged.problems:
-            raise BadContent("SourceMissing", merged.problems)
+            # What is forbidden does not come by itself.
+            forbidden = spec.kind != "Secret" and any(source.kind == "Secret" for source in spec.from_)
+            raise BadContent("InvalidContent" if forbidden else "SourceMissing", merged.problems)
         own = merged.content
     if problems := content_problems(owner.name, own):
         raise BadContent("InvalidContent", problems)
