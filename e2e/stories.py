@@ -180,10 +180,10 @@ def wait_moved(
 
 def versioned_secret(name: str = "app-cfg", text: Mapping[str, str] | None = None, **spec: Any) -> Manifest:
     """A VersionedConfig of Secrets; text goes to stringData."""
-    made = versioned_config(name, {}, **spec)
-    if "data" not in spec:
-        del made["spec"]["data"]
-    made["spec"] |= {"kind": "Secret", **({"stringData": dict(text)} if text else {})}
+    made = versioned_config(name, spec.pop("data", {}), **spec)
+    if text is not None:
+        made["spec"]["stringData"] = dict(text)
+    made["spec"]["kind"] = "Secret"
     return made
 
 

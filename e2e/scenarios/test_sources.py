@@ -215,7 +215,7 @@ def test_content_of_sources(
     """Later ones win over earlier ones and the own content over all; a change of a source is a version."""
     a = mutable("a", "a", A="a", AB="a", ABC="a", LEFT="a")
     b = mutable("b", "b", AB="b", ABC="b", LEFT="b")
-    a["binaryData"] = {"BIN": base64.b64encode(b"\xff").decode(), "TEXT": encoded("a")}
+    a["binaryData"] = {"BIN": encoded("bin"), "TEXT": encoded("a")}
     b["data"]["TEXT"] = "b"
     kubectl.create(
         namespace,
@@ -232,7 +232,7 @@ def test_content_of_sources(
     first = version_of(api, namespace)
     merged = {"MODE": "b", "A": "a", "AB": "b", "ABC": "own", "LEFT": "a", "TEXT": "b"}
     assert content(api, namespace, first) == merged
-    assert get(api, namespace, first, pykube.ConfigMap)["binaryData"] == {"BIN": "/w=="}
+    assert get(api, namespace, first, pykube.ConfigMap)["binaryData"] == {"BIN": encoded("bin")}
     assert cause(api, namespace, first) == "SpecChange"
     kubectl.create(namespace, deployment(replicas=1))
     wait_moved(kubectl, api, namespace, first)
