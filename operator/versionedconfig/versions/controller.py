@@ -192,11 +192,17 @@ class VersionsController:
     async def reconcile(self, owner: ObjectKey) -> None:
         """Bring one VersionedConfig a step further; safe to repeat at any time."""
         known = self._known.get(owner)
+        met = False
+        if known is not None and known.missing is not None:
+            unmet = self._unmet(owner, known, known.missing)
+            met = not unmet
+            if unmet:
+                known.refusal = refused("KeyMissing", unmet)
         if (
             known is None
             or owner in self._dirty
             or self._current_missing(owner, known)
-            or (known.missing is not None and not self._unmet(owner, known, known.missing))
+            or met
             or self._clock() - known.taken_in >= self._settings.resync_seconds
         ):
             self._dirty.discard(owner)
