@@ -123,7 +123,7 @@ def test_a_secret_is_told_to_nobody(
         versioned_secret("plain", {"MODE": marker.text}),
         versioned_secret("encoded", data={"MODE": marker.base64}, type="Opaque"),
         versioned_secret("taking", {"OWN": marker.text}, **taken_from("mutable")),
-        versioned_secret("wrapped", data={"MODE": marker.base64 + "="}),
+        versioned_secret("wrong", data={"MODE": marker.base64 + "A"}),
         versioned_secret("docker", {".dockerconfigjson": marker.text}, type="kubernetes.io/dockerconfigjson"),
         versioned_secret("lacks", {"OWN": marker.text}, **taken_from("mutable", keys=["NONE"])),
         versioned_config("shows", {"OWN": marker.text}, **taken_from("mutable")),
@@ -139,7 +139,7 @@ def test_a_secret_is_told_to_nobody(
         "large": "InvalidContent",
         "broken": "InvalidContent",
         "pinned": "PinNotKept",
-        "wrapped": "InvalidContent",
+        "wrong": "InvalidContent",
         "docker": "InvalidContent",
         "lacks": "SourceMissing",
         "shows": "InvalidContent",
@@ -186,7 +186,8 @@ def test_a_secret_is_told_to_nobody(
     assert {name for kind, name in holding if kind == "VersionedConfig"} == {*ready, *refused}
     named = {name for kind, name in holding if kind == "Secret"}
     assert {"db", "unused", "mutable", *(current[name] for name in ready[1:])} < named
-    assert len([name for kind, name in holding if kind == "ConfigMap"]) == 3
+    # Two versions of app-cfg, the stranger's, and the content of the one with a pin.
+    assert len([name for kind, name in holding if kind == "ConfigMap"]) == 4
 
 
 def taken_from(name: str, **more: Any) -> dict[str, Any]:

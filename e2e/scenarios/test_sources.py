@@ -246,7 +246,7 @@ def test_content_of_sources(
 
     # What is not taken, or wins nothing, changes nothing.
     set_data(kubectl, namespace, "configmap/b", LEFT="c", MORE="c")
-    set_data(kubectl, namespace, "configmap/a", ABC="c", AB="c", TEXT="c")
+    set_data(kubectl, namespace, "configmap/a", ABC="c", AB="c", MODE="c")
     kubectl("label", "-n", namespace, "configmap/a", "some=label")
     settle(kubectl, api, versions=True)
     assert version_of(api, namespace) == second
