@@ -263,7 +263,6 @@ class VersionsController:
                 return None
             seen = resource.status.observed_generation == resource.metadata.generation
             latest = await self._store.materialise(owner, resource, content, seen=seen)
-            self._settling.pop(owner, None)
             choice = choose(
                 known.status,
                 latest=latest,
@@ -271,6 +270,9 @@ class VersionsController:
                 kept={version.key.name for version in self._versions(owner, known)} | {latest},
                 spec_changed=not seen or not known.sources or not known.status.latest_version,
             )
+            # Not before: what is refused has settled, and would wait anew each time that it is tried again, in rounds
+            # that look like successes to the queue.
+            self._settling.pop(owner, None)
         except BadContent as bad:
             # What a source lacks may come; its event brings the key back.
             self._settling.pop(owner, None)
