@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -104,6 +104,15 @@ class _Known:
     halted: bool = False
     """Not even what is current is looked after."""
     written: float = float("-inf")
+
+
+class _Made(NamedTuple):
+    """The version of a content."""
+
+    version: str
+    keys: Keys
+    seen: bool
+    """The VersionedConfig itself is as it was told of last."""
 
 
 class VersionsController:
@@ -251,6 +260,42 @@ class VersionsController:
             self._rollouts.withdraw(owner)
             where = f"the operator makes nothing in namespace {owner.namespace}: use another one"
             return self._refuse(owner, known, refused("NamespaceExcluded", [where]))
+        made = await self._make(owner, resource, known)
+        if made is None:
+            return None
+        if known.refusal is not None and not resource.spec.pin:
+            return known  # a pin asks for no content
+        try:
+            choice = choose(
+                known.status,
+                latest=made.version,
+                pinned=f"{owner.name}-{resource.spec.pin}" if resource.spec.pin else "",
+                kept={version.key.name for version in self._versions(owner, known)} | {made.version},
+                spec_changed=not made.seen or not known.sources or not known.status.latest_version,
+            )
+        except NotKept as error:
+            self._try_again(owner)
+            return self._refuse(owner, known, refused("PinNotKept", [str(error)]))
+        # Not before: what is refused has settled, and would wait anew each time that it is tried again, in rounds that
+        # look like successes to the queue.
+        self._settling.pop(owner, None)
+        if choice is None:
+            known.latest = made.version
+            return known
+        keys = made.keys
+        if choice.version != made.version:
+            keys = await read_keys(self._api, ConfigKey(resource.spec.kind, owner.namespace, choice.version))
+        if unmet := self._unmet(owner, known, keys):
+            known.missing = keys
+            return self._refuse(owner, known, refused("KeyMissing", unmet))
+        if not await self._promote(owner, known, choice, latest=made.version):
+            return None
+        return known
+
+    async def _make(self, owner: ObjectKey, resource: VersionedConfig, known: _Known) -> _Made | None:
+        """The version of the content as it is. None: it waits for further changes. Where it is refused, the latest one
+        that there was."""
+        seen = resource.status.observed_generation == resource.metadata.generation
         try:
             content = await read_content(self._api, owner, resource.spec)
             wait = self._seconds_to_settle(owner, resource, content)
@@ -261,45 +306,23 @@ class VersionsController:
                     await self._write_status(owner, known, self._told(known, verdict))
                 self.queue.add_after(owner, wait)
                 return None
-            seen = resource.status.observed_generation == resource.metadata.generation
-            latest = await self._store.materialise(owner, resource, content, seen=seen)
-            choice = choose(
-                known.status,
-                latest=latest,
-                pinned=f"{owner.name}-{resource.spec.pin}" if resource.spec.pin else "",
-                kept={version.key.name for version in self._versions(owner, known)} | {latest},
-                spec_changed=not seen or not known.sources or not known.status.latest_version,
-            )
-            # Not before: what is refused has settled, and would wait anew each time that it is tried again, in rounds
-            # that look like successes to the queue.
-            self._settling.pop(owner, None)
+            version = await self._store.materialise(owner, resource, content, seen=seen)
         except BadContent as bad:
             # What a source lacks may come; its event brings the key back.
             self._settling.pop(owner, None)
-            return self._refuse(owner, known, refused(bad.reason, bad.problems))
-        except (NameConflict, NotKept) as conflict:
+            self._refuse(owner, known, refused(bad.reason, bad.problems))
+        except NameConflict as conflict:
             self._try_again(owner)
-            reason = "NameConflict" if isinstance(conflict, NameConflict) else "PinNotKept"
-            return self._refuse(owner, known, refused(reason, [str(conflict)]))
+            self._refuse(owner, known, refused("NameConflict", [str(conflict)]))
         except ApiError as error:
             if error.status not in (400, 403, 422):
                 raise
             # The API server will not have this version: quota, an admission policy, a label that is none.
             self._try_again(owner)
-            return self._refuse(owner, known, refused("VersionRefused", [error.message]))
-        if choice is None:
-            known.latest = latest
-            return known
-        if choice.version == latest:
-            keys = Keys(frozenset(content.data), frozenset(content.binary_data))
+            self._refuse(owner, known, refused("VersionRefused", [error.message]))
         else:
-            keys = await read_keys(self._api, ConfigKey(content.kind, owner.namespace, choice.version))
-        if unmet := self._unmet(owner, known, keys):
-            known.missing = keys
-            return self._refuse(owner, known, refused("KeyMissing", unmet))
-        if not await self._promote(owner, known, choice, latest=latest):
-            return None
-        return known
+            return _Made(version, Keys(frozenset(content.data), frozenset(content.binary_data)), seen)
+        return _Made(known.status.latest_version, Keys(frozenset(), frozenset()), seen)
 
     def _unmet(self, owner: ObjectKey, known: _Known, keys: Keys) -> list[str]:
         """What targets ask for and a content with these keys does not have: their new pods would not start."""
