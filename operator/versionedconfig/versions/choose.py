@@ -53,7 +53,7 @@ def choose(
     """
     if pinned:
         if pinned not in kept:
-            hashes = ", ".join(sorted(name.rpartition("-")[2] for name in kept)) or "none"
+            hashes = ", ".join(sorted(name.rpartition("-")[2] for name in kept if name)) or "none"
             raise NotKept(
                 f"pin: no version with hash {pinned.rpartition('-')[2]} is kept; there are: {hashes}"
             )
