@@ -109,14 +109,16 @@ class PodItem(_Struct, frozen=True):
     status: _PodStatus = _PodStatus()
 
 
-class _LabelledMetadata(_Metadata, frozen=True):
+class LabelledMetadata(_Metadata, frozen=True):
+    """What is decoded of any object's metadata where labels count."""
+
     labels: dict[str, str] | None = None
 
 
 class ConfigItem(_Struct, frozen=True):
     """What is decoded of a ConfigMap or Secret: never its data."""
 
-    metadata: _LabelledMetadata
+    metadata: LabelledMetadata
     immutable: bool | None = None
     type: str = ""
     """Of a Secret."""
@@ -177,7 +179,7 @@ class _WorkloadStatus(_Struct, frozen=True):
 class WorkloadItem(_Struct, frozen=True):
     """What is decoded of any workload of Kubernetes' own."""
 
-    metadata: _LabelledMetadata
+    metadata: LabelledMetadata
     spec: _WorkloadSpec = _WorkloadSpec()
     status: _WorkloadStatus = _WorkloadStatus()
 
@@ -372,10 +374,10 @@ def workload(kind: str) -> Callable[[WorkloadItem], Workload]:
                 for reference in pod_references(_POD_SPEC.decode(template.spec))
             ),
             demands=demands(_TEMPLATE_SPEC.decode(template.spec)),
-            revision=_revision(meta),
+            revision=revision_of(meta),
             health=health(numbers),
             running=numbers.wanted > 0 and kind != CRON_JOB,
-            order=_order(meta),
+            order=order_of(meta),
             labels=tuple(sorted((meta.labels or {}).items())),
             message=exceeded.message if exceeded is not None else "",
         )
@@ -409,7 +411,7 @@ def replica_set(item: WorkloadItem) -> Workload | Revision:
     """The projection of a ReplicaSet: one of a Deployment is a revision of it, another one a workload by itself."""
     if not _controller(item.metadata):
         return _STANDALONE(item)
-    return _follower(item.metadata, _POD_SPEC.decode(item.spec.template.spec), _revision(item.metadata))
+    return _follower(item.metadata, _POD_SPEC.decode(item.spec.template.spec), revision_of(item.metadata))
 
 
 _STANDALONE = workload(REPLICA_SET)
@@ -446,13 +448,15 @@ def _controller(meta: _Metadata) -> str:
     return next((owner.uid for owner in meta.owner_references or () if owner.controller), "")
 
 
-def _revision(meta: _Metadata) -> int:
+def revision_of(meta: _Metadata) -> int:
+    """REVISION_ANNOTATION"""
     text = (meta.annotations or {}).get(REVISION_ANNOTATION, "")
     # Anybody can write it, and int() refuses thousands of digits: a projection must not raise.
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= MAX_REVISION_DIGITS else 0
 
 
-def _order(meta: _Metadata) -> int:
+def order_of(meta: _Metadata) -> int:
+    """ORDER_ANNOTATION"""
     text = (meta.annotations or {}).get(ORDER_ANNOTATION, "")
     return int(text) if _ORDER.fullmatch(text) else 0
 

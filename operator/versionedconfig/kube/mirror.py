@@ -56,7 +56,7 @@ class Resource(Generic[P]):
     """For logs and metrics, e.g. `pods`."""
     path: str
     """Of the collection: `/api/v1/pods`, `/apis/apps/v1/deployments`."""
-    item: type[msgspec.Struct]
+    item: type[msgspec.Struct] | type[msgspec.Raw]
     """Names only the fields that `project` reads; the rest is skipped while decoding."""
     project: Callable[[Any], P]
     """Must be total: what it raises ends the process. Namespaces are best passed through sys.intern."""

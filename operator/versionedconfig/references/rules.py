@@ -5,7 +5,7 @@ that decodes and walks objects.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -15,6 +15,9 @@ SECRET: Final = "Secret"  # noqa: S105 - the kind's name
 
 EACH: Final = "[*]"
 """The step of a path that goes through every element of a list."""
+
+POD_SPEC: Final = "PodSpec"
+"""The fragment that is a pod's spec."""
 
 OWN: Final = "own"
 """Among the alternatives for a namespace: the referrer's own."""
@@ -138,6 +141,27 @@ class Chooses(_Struct, frozen=True):
     """Its annotations give values too: `${pvc.annotations['key']}`."""
 
 
+class HealthRules(_Struct, frozen=True):
+    """How to tell from an object's status whether its template is through: by a phase, or by a condition."""
+
+    phase: str = ""
+    """Path to a text. What is in none of the lists below means that it is on its way."""
+    healthy: list[str] = []
+    failed: list[str] = []
+    paused: list[str] = []
+    """It goes on when somebody says so; a rollout does not wait for that."""
+    condition: str = ""
+    """Type of a condition in .status.conditions: True is healthy, False failed, anything else on its way."""
+
+
+class WorkloadRules(_Struct, frozen=True):
+    """The objects of a kind are workloads: VersionedConfigs move them."""
+
+    health: HealthRules
+    observed_generation: str = ".status.observedGeneration"
+    """Path to the generation that the status is about: an integer, or a text that holds one."""
+
+
 class KindRules(_Struct, frozen=True):
     """The rules of one kind."""
 
@@ -151,6 +175,7 @@ class KindRules(_Struct, frozen=True):
     include: list[Include] = []
     references: list[FieldRule] = []
     chooses: Chooses | None = None
+    workload: WorkloadRules | None = None
     binds: str = ""
     """A binding of admission policies: the resource of its policies, on which the kind of its parameter stands."""
 
@@ -185,6 +210,50 @@ class Catalogue(_Struct, frozen=True):
     fragments: dict[str, list[FieldRule]]
     kinds: list[KindRules]
     unrelated: list[Unrelated]
+
+
+STATUS: Final = "status"
+
+
+def template_paths(kind: KindRules) -> list[Path]:
+    """Where the pod specs of a workload stand, those in lists apart."""
+    paths = [parse_path(include.at) for include in kind.include if include.fragment == POD_SPEC]
+    return [path for path in paths if EACH not in path]
+
+
+def check_workload(kind: KindRules, taken: Collection[str]) -> None:
+    """Nothing where the kind has no workload.
+
+    Args:
+        taken: kinds that are workloads already.
+
+    Raises:
+        ValueError: its objects cannot be moved, or nobody could tell how they are.
+    """
+    if kind.workload is None:
+        return
+    health = kind.workload.health
+    if kind.kind in taken:
+        raise ValueError(f"workload: {kind.kind} is moved without a rule; targets are known by kind and name")
+    if kind.scope != "Namespaced":
+        raise ValueError("workload: only objects in a namespace can be moved, so scope must be Namespaced")
+    if kind.holds:
+        raise ValueError("workload: its pods hold what they use, so holds must not be true")
+    if not template_paths(kind):
+        raise ValueError("workload: include a PodSpec whose path has no [*], like .spec.template.spec")
+    if bool(health.phase) == bool(health.condition):
+        raise ValueError("workload.health: give either phase or condition")
+    lists = [*health.healthy, *health.failed, *health.paused]
+    if health.phase and not health.healthy:
+        raise ValueError("workload.health: name at least one phase in healthy")
+    if health.condition and lists:
+        raise ValueError("workload.health: healthy, failed and paused are for a phase, not for a condition")
+    if len(set(lists)) < len(lists):
+        raise ValueError("workload.health: a phase stands twice in healthy, failed and paused")
+    for text in (kind.workload.observed_generation, *filter(None, [health.phase])):
+        path = parse_path(text)
+        if path[0] != STATUS or len(path) == 1 or EACH in path:
+            raise ValueError(f"workload: {text} must lead through .status, and through no list")
 
 
 def expand(kind: KindRules, fragments: Mapping[str, list[FieldRule]]) -> Iterator[tuple[Path, FieldRule]]:
