@@ -8,10 +8,12 @@ import pytest
 
 from tests.kube.conftest import api, kubeconfig, server  # noqa: F401 - fixtures
 from tests.kube.scripted import Answer, ScriptedServer, status
+from versionedconfig.custom import CustomKind
 from versionedconfig.kube.api import Api, ApiError
-from versionedconfig.live import LiveLists
+from versionedconfig.live import TEMPLATES, LiveLists
 from versionedconfig.model import ConfigKey, Incarnation
 from versionedconfig.references import CATALOGUE, Source
+from versionedconfig.references.rules import HealthRules, Include, KindRules, WorkloadRules
 
 VOLUMES = tuple(
     Source(kind, CATALOGUE.fragments) for kind in CATALOGUE.kinds if kind.resource == "persistentvolumes"
@@ -98,3 +100,54 @@ async def test_closing_ends_lists_that_nobody_waits_for(api: Api, server: Script
     await live.close()
 
     assert all(task.done() for task in mine)
+
+
+# -- templates of people's own kinds ---------------------------------------------------------------------------------
+
+WIDGETS = CustomKind(
+    KindRules(
+        kind="Widget",
+        plural="widgets",
+        version="v1",
+        group="example.com",
+        include=[Include("PodSpec", ".spec.template.spec")],
+        workload=WorkloadRules(HealthRules(condition="Ready")),
+    )
+).resource
+
+
+def widget(config: str) -> dict[str, Any]:
+    meta = {"name": "w", "namespace": "shop", "uid": "u", "resourceVersion": "1"}
+    container = {"name": "c", "envFrom": [{"configMapRef": {"name": config}}]}
+    return {"metadata": meta, "spec": {"template": {"spec": {"containers": [container]}}}}
+
+
+async def test_a_template_that_only_the_live_list_knows(api: Api, server: ScriptedServer) -> None:  # noqa: F811
+    server.failures["get"] += [*(listed() for _ in TEMPLATES), listed(widget("app-1"))]
+
+    live = LiveLists(api, lambda: (), custom=lambda: {"rule": WIDGETS})
+
+    assert await live.referred("shop") == {ConfigKey("ConfigMap", "shop", "app-1")}
+    assert server.requests[-1].path == "/apis/example.com/v1/namespaces/shop/widgets"
+
+
+async def test_a_kind_of_workloads_that_is_gone_refers_to_nothing(api: Api, server: ScriptedServer) -> None:  # noqa: F811
+    server.failures["get"] += [*(listed() for _ in TEMPLATES), Answer(404, status(404, "NotFound"))]
+
+    assert await LiveLists(api, lambda: (), custom=lambda: {"rule": WIDGETS}).referred("shop") == set()
+
+
+@pytest.mark.parametrize("code", [403, 500])
+async def test_a_kind_of_workloads_that_cannot_be_listed(api: Api, server: ScriptedServer, code: int) -> None:  # noqa: F811
+    server.failures["get"] += [*(listed() for _ in TEMPLATES), Answer(code, status(code, "Error"))]
+    told: list[str] = []
+
+    async def unreadable(source_id: str, error: ApiError) -> None:
+        told.append(f"{source_id} {error.status}")
+
+    live = LiveLists(api, lambda: (), custom=lambda: {"rule": WIDGETS})
+    live.unreadable = unreadable
+
+    with pytest.raises(ApiError):
+        await live.referred("shop")
+    assert told == [f"rule {code}"]

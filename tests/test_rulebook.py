@@ -44,6 +44,19 @@ def test_a_kind_with_a_pod_template() -> None:
     assert source.kept(item).keys == (("ConfigMap", "n", "c"),)
 
 
+WORKLOAD = {"health": {"condition": "Ready"}}
+POD_SPEC = [{"fragment": "PodSpec", "at": ".spec.template.spec"}]
+
+
+def test_a_kind_whose_objects_are_moved() -> None:
+    kept = read({**WIDGET, "include": POD_SPEC, "workload": WORKLOAD})
+
+    assert kept.custom is not None
+    assert (kept.custom.kind, kept.custom.resource.path) == ("Widget", "/apis/example.com/v1/widgets")
+    assert kept.source is not None  # refs and scan go on to see it
+    assert not kept.source.rules.holder
+
+
 @pytest.mark.parametrize(
     ("spec", "problem"),
     [
@@ -58,6 +71,9 @@ def test_a_kind_with_a_pod_template() -> None:
         ({**WIDGET, "include": [{"fragment": "Nothing", "at": ".a"}]}, "is no fragment"),
         ({**WIDGET, "include": [{"fragment": "PodSpec", "at": "a"}]}, "is no path"),
         ({"kind": "Widget"}, "missing required field"),
+        ({**WIDGET, "include": POD_SPEC, "workload": {}}, "missing required field `health`"),
+        ({**WIDGET, "include": POD_SPEC, "workload": {"health": {}}}, "either phase or condition"),
+        ({**WIDGET, "include": POD_SPEC, "workload": WORKLOAD, "kind": "Deployment"}, "moved without a rule"),
     ],
 )
 def test_a_mistake_is_told_and_makes_no_source(spec: Any, problem: str) -> None:
@@ -65,3 +81,4 @@ def test_a_mistake_is_told_and_makes_no_source(spec: Any, problem: str) -> None:
 
     assert problem in kept.problem
     assert kept.source is None
+    assert kept.custom is None

@@ -36,7 +36,9 @@ class Operator:
 
     def __init__(self, api: Api, settings: Settings, metrics: Metrics, stop: asyncio.Event) -> None:
         self.view = View(api, settings)
-        self.live = live = LiveLists(api, lambda: self.view.sources, settings.pod_selector)
+        self.live = live = LiveLists(
+            api, lambda: self.view.sources, settings.pod_selector, lambda: self.view.custom
+        )
         self.rules = RuleBook(api, self.view, observe=settings.observe)
         self.protection = ProtectionController(api, self.view, live, settings, metrics)
         self.rollouts = RolloutController(api, self.view, metrics)

@@ -5,7 +5,7 @@ Knows which kinds hold and how to list them; decides nothing.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from versionedconfig.kube.api import Api, ApiError, accept_list, path_of
@@ -29,16 +29,22 @@ class LiveLists:
     waiting that it has nothing to do with."""
 
     def __init__(
-        self, api: Api, sources: Callable[[], Iterable[Source]], pod_selector: str = Settings().pod_selector
+        self,
+        api: Api,
+        sources: Callable[[], Iterable[Source]],
+        pod_selector: str = Settings().pod_selector,
+        custom: Callable[[], Mapping[str, Resource[Any]]] = dict,
     ) -> None:
         """
         Args:
             sources: tells all kinds but pods that hold, or help to read one that does.
             pod_selector: field selector of pods that hold.
+            custom: tells people's own kinds of workloads, by the id of what tells of each.
         """
         self._api = api
         self._sources = sources
         self._pod_selector = pod_selector
+        self._custom = custom
         self._running: dict[str, asyncio.Task[Listed]] = {}
         self._next: dict[str, asyncio.Task[Listed]] = {}
         """Not begun yet, so whoever asks now may have its answer. Both by the source's id."""
@@ -66,7 +72,7 @@ class LiveLists:
         """What the templates of a namespace refer to, those of its unfinished Jobs and, if asked for, of old revisions
         included. Raises ApiError where a list failed."""
         found: set[ConfigKey] = set()
-        for resource in TEMPLATES:
+        for source_id, resource in (*(("", one) for one in TEMPLATES), *self._custom().items()):
             path = path_of(resource.path, namespace)
             try:
                 async for page in self._api.list_pages(path, item=resource.item):
@@ -77,6 +83,8 @@ class LiveLists:
                             found.update(one.keys)
             except ApiError as error:
                 if error.status != 404:  # a custom kind that is gone
+                    if source_id:
+                        await self.unreadable(source_id, error)
                     raise
         return found
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from versionedconfig.kube.api import Api
-from versionedconfig.kube.mirror import Mirror
+from versionedconfig.kube.mirror import Mirror, Resource
 from versionedconfig.model import ConfigKey, Incarnation, Node, ObjectKey, WorkloadKey
 from versionedconfig.projection import (
     CONFIG_MAPS,
@@ -84,6 +84,8 @@ class View:
             kind: Mirror(api, resource, self._on_workload) for kind, resource in WORKLOADS.items()
         }
         """By kind; ReplicaSets are apart, since most of them are revisions."""
+        self.custom: dict[str, Resource[Workload]] = {}
+        """People's own kinds among them, by the id of what tells of each: live lists ask these too."""
         self._replica_sets: Mirror[Workload | Revision] = Mirror(api, REPLICA_SETS, self._on_replica_set)
         self._followers: dict[str, Mirror[Revision]] = {
             kind: Mirror(api, resource, functools.partial(self._on_revision, kind))
@@ -168,7 +170,31 @@ class View:
 
     def collection(self, kind: str) -> str:
         """Path of the collection of a kind of workloads, over all namespaces."""
-        return PATHS[kind]
+        return PATHS[kind] if kind in PATHS else self.workloads[kind].resource.path
+
+    def add_workloads(self, kind: str, resource: Resource[Workload]) -> Mirror[Workload]:
+        """The mirror of a further kind of workloads; they count from `use_workloads` on."""
+
+        def changed(old: Workload | None, new: Workload | None) -> None:
+            if self.workloads.get(kind) is mirror:
+                self._on_workload(old, new)
+
+        mirror = Mirror(self._api, resource, changed)
+        return mirror
+
+    def use_workloads(self, kind: str, mirror: Mirror[Workload]) -> None:
+        """From now on these are the workloads of that kind, instead of any other ones."""
+        before = self.workloads[kind].objects if kind in self.workloads else {}
+        self.workloads[kind] = mirror
+        for key in {*before, *mirror.objects}:
+            self._on_workload(before.get(key), mirror.objects.get(key))
+
+    def drop_workloads(self, kind: str, mirror: Mirror[Workload]) -> None:
+        """They are no workloads any more, unless others of that kind are in their place."""
+        if self.workloads.get(kind) is mirror:
+            del self.workloads[kind]
+            for workload in list(mirror.objects.values()):
+                self._on_workload(workload, None)
 
     def workload(self, key: WorkloadKey) -> Workload | None:
         """The workload of that name."""

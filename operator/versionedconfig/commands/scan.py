@@ -277,11 +277,12 @@ async def scan(api: Api, namespace: str = "") -> Report:
     helping = {source.rules.linked for source in sources}
     for source in sources:
         rules = source.rules
-        if source.id == "pods" or not (rules.holder or rules.resource in helping or source.id in WORKLOADS):
+        has_template = source.id in WORKLOADS or rules.workload is not None
+        if source.id == "pods" or not (rules.holder or rules.resource in helping or has_template):
             continue
         async for item in items(api, source, unseen, namespace=namespace):
             kept = source.kept(item)
-            if source.id in WORKLOADS:
+            if has_template:
                 for key in kept.keys:
                     templates[key].add(f"{rules.kind} {kept.name}")
             else:
