@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,11 @@ import msgspec
 import pytest
 import yaml
 
+from versionedconfig import custom
 from versionedconfig import resource as vcfg
 from versionedconfig.model import API_VERSION, FIELD_MANAGER, GROUP, IN_USE_FINALIZER
 from versionedconfig.projection import holder_sources
+from versionedconfig.references import rules
 from versionedconfig.settings import Settings
 from versionedconfig.versions import content
 
@@ -77,9 +79,14 @@ def crd() -> Manifest:
     return shipped_named("CustomResourceDefinition", f"{vcfg.PLURAL}.{GROUP}")
 
 
-def schema(*path: str) -> Manifest:
+def rules_crd() -> Manifest:
+    """The CRD of ReferenceRule."""
+    return shipped_named("CustomResourceDefinition", f"referencerules.{GROUP}")
+
+
+def schema(*path: str, of: Manifest | None = None) -> Manifest:
     """The schema of a field; of an array's items where the field is one."""
-    found: Manifest = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    found: Manifest = (of or crd())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     for name in path:
         found = found["properties"][name]
         found = found.get("items", found)
@@ -125,10 +132,10 @@ def test_every_field_says_what_it_does(crd: Manifest) -> None:
 
 
 def test_every_rule_says_what_to_do() -> None:
-    rules = [rule for _, node in walk(schema()) for rule in node.get("x-kubernetes-validations", [])]
+    found = [rule for _, node in walk(schema()) for rule in node.get("x-kubernetes-validations", [])]
 
-    assert len(rules) > 10
-    assert [rule["rule"] for rule in rules if len(rule.get("message", "")) < 20] == []
+    assert len(found) > 10
+    assert [rule["rule"] for rule in found if len(rule.get("message", "")) < 20] == []
 
 
 @pytest.mark.parametrize(
@@ -152,6 +159,56 @@ def test_crd_and_structs_agree(struct: type[msgspec.Struct], path: list[str]) ->
     for name, property_ in properties.items():
         if "default" in property_ and property_["default"] != {}:
             assert fields[name].default == property_["default"], name
+
+
+@pytest.mark.parametrize(
+    ("struct", "path", "without"),
+    [
+        (rules.KindRules, ["spec"], {"chooses", "binds"}),
+        (rules.WorkloadRules, ["spec", "workload"], set()),
+        (rules.HealthRules, ["spec", "workload", "health"], set()),
+        (rules.FieldRule, ["spec", "references"], set()),
+        (rules.KindField, ["spec", "references", "kindField"], set()),
+        (rules.Include, ["spec", "include"], {"namespace"}),
+    ],
+    ids=lambda value: ".".join(value) if isinstance(value, list) else getattr(value, "__name__", ""),
+)
+def test_rules_crd_and_structs_agree(
+    struct: type[msgspec.Struct], path: list[str], without: set[str]
+) -> None:
+    """But for what only the operator's own catalogue has."""
+    fields = {field.encode_name: field for field in msgspec.structs.fields(struct)}
+    properties = schema(*path, of=rules_crd())["properties"]
+
+    assert fields.keys() - without == properties.keys()
+    for name, property_ in properties.items():
+        if isinstance(property_.get("default"), str):
+            assert fields[name].default == property_["default"], name
+
+
+def test_kinds_that_need_no_rule_are_those_of_the_code() -> None:
+    said = " ".join(rule["rule"] for rule in schema("spec", of=rules_crd())["x-kubernetes-validations"])
+
+    assert set(re.findall(r"'([A-Z][A-Za-z]+)'", said)) - {"Namespaced", "PodSpec"} == custom.TAKEN
+
+
+# -- examples --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "manifests" / "examples").glob("*.yaml")), ids=lambda path: path.stem
+)
+def test_examples_make_targets_with_no_more_rights_than_that_needs(path: Path) -> None:
+    role, binding, rule = documents(path)
+    kind = custom.CustomKind(msgspec.convert(rule["spec"], rules.KindRules))
+    group, _, plural = kind.resource.path.removeprefix("/apis/").partition("/")
+
+    assert grants(role) == {(group, plural.rpartition("/")[2]): {"list", "watch", "patch"}}
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    (subject,) = binding["subjects"]
+    assert f"system:serviceaccount:{subject['namespace']}:{subject['name']}" == operator_user()
+    # A rule looks for its rights at once, and for missing ones again later.
+    assert rule["kind"] == "ReferenceRule"
 
 
 def test_limits_are_those_of_the_code() -> None:
