@@ -139,6 +139,8 @@ class RuleBook:
         self._mirror: Mirror[Rule] = Mirror(api, REFERENCE_RULES, self._changed)
         self._kinds: dict[str, dict[str, str]] = {}
         """Kinds of workloads: the rule that tells of each, by the id of its source. An edited rule has two."""
+        self._freed = asyncio.Event()
+        """Set, and then another one, when no rule tells of a kind any more."""
         self._workloads: dict[str, tuple[str, Mirror[Workload]]] = {}
         """Kind and mirror, by the id of the source."""
         self._awaited: dict[str, asyncio.Event] = {}
@@ -198,6 +200,8 @@ class RuleBook:
                 owners.pop(source.id, None)
                 if not owners:
                     del self._kinds[kind]
+                    self._freed.set()
+                    self._freed = asyncio.Event()
             if (workloads := self._workloads.pop(source.id, None)) is not None:
                 self._view.drop_workloads(*workloads)
             self._answered(source)
@@ -218,8 +222,9 @@ class RuleBook:
         if kept.custom is not None:
             while other := self._claim(kept, kept.custom.kind, source.id):
                 taken = f"rule {other} tells of kind {kept.custom.kind} already: targets are known by kind and name"
+                freed = self._freed
                 await self._tell(kept, "False", "Invalid", taken + stays)
-                await asyncio.sleep(RETRY_SECONDS)
+                await freed.wait()
         elif not source.rules.holder:
             self._succeed(kept, before)
             await self._tell(kept, "True", "Follows", "shown to people; it holds nothing")
