@@ -87,7 +87,8 @@ async def find(api: Api, key: ConfigKey) -> Answer:
         exists=life is not None,
         immutable=life is not None and life.immutable,
         protected=life is not None and life.in_use,
-        uses=sorted(uses, key=lambda use: (not use.holds, use)),
+        # A rule may be about a kind of the catalogue.
+        uses=sorted(set(uses), key=lambda use: (not use.holds, use)),
         not_looked_at=unseen.reasons,
         certain=not unseen.essential,
         version=await _current_version(api, key) if key.kind == "ConfigMap" else "",
