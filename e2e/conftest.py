@@ -103,6 +103,7 @@ LONGEST = (
     "test_hostile",
     "test_storm",
     "test_reference_rules",
+    "test_custom_workloads",
     "test_protection",
     "test_steering",
     "test_version_map",
