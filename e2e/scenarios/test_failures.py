@@ -192,7 +192,7 @@ def test_a_set_back_stateful_set_says_what_to_do_about_its_stuck_pod(
     """V10: its controller waits for the broken pod, though the template is good again (kubernetes/kubernetes#67250)."""
     kubectl.create(namespace, versioned_config("app-cfg", {"MODE": "one"}, rollout={"minReadySeconds": 5}))
     first = version_of(api, namespace)
-    spec = json.loads(json.dumps(crashing_pod_spec()).replace('"app-cfg"', f'"{first}"'))
+    spec = json.loads(json.dumps(crashing_pod_spec("initContainers")).replace('"app-cfg"', f'"{first}"'))
     workload = deployment(spec=spec, replicas=2, serviceName="web")
     kubectl.create(namespace, {**workload, "kind": "StatefulSet"})
     kubectl("rollout", "status", "-n", namespace, "statefulset/web", "--timeout=60s")
@@ -336,7 +336,8 @@ def test_stuck_pods_are_replaced_where_that_is_asked_for(
     stopped_operator.start("--replace-stuck-pods")
     kubectl.create(namespace, versioned_config("app-cfg", {"MODE": "one"}, rollout={"minReadySeconds": 5}))
     first = version_of(api, namespace)
-    workload = deployment(spec=crashing_pod_spec(), replicas=2, serviceName="web")
+    # An init container: others are ready for a moment, and the set's controller goes on to the next pod.
+    workload = deployment(spec=crashing_pod_spec("initContainers"), replicas=2, serviceName="web")
     kubectl.create(namespace, {**workload, "kind": "StatefulSet"})
     kubectl("rollout", "status", "-n", namespace, "statefulset/web", "--timeout=60s")
     assert version_of(api, namespace) == first

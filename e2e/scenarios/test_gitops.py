@@ -230,7 +230,7 @@ def test_jobs_and_pods_get_the_version_when_they_are_created(
         "metadata": {"name": "once"},
         "spec": {"template": {"spec": {**reading_pod_spec(), "restartPolicy": "Never"}}},
     }
-    kubectl.create(namespace, job, pod("bare", reading_pod_spec()))
+    kubectl.apply(namespace, job, pod("bare", reading_pod_spec()))
     assert names_in(get(api, namespace, "once", pykube.Job)["spec"]["template"]["spec"]) == {first}
     kubectl("wait", "-n", namespace, "pod/bare", "--for=condition=Ready", "--timeout=60s")
 

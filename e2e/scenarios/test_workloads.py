@@ -18,6 +18,7 @@ from e2e.harness import (
     Manifest,
     Operator,
     Writes,
+    config_map,
     deployment,
     fetch,
     fetch_all,
@@ -519,6 +520,27 @@ def test_only_the_targets_move(
     assert set(targets(api, namespace)) == {"by-name", "without-labels", "cron"}
     assert names_in(template(api, namespace, "StatefulSet", "without-labels")) == {third}
     assert names_in(template(api, namespace, "StatefulSet", "labelled")) == {second}
+
+
+def test_what_a_controller_writes_is_left_to_it(
+    operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
+) -> None:
+    """It would put the name back. Who knows better lists it."""
+    kubectl.create(namespace, versioned_config("app-cfg", {"MODE": "one"}), config_map("boss"))
+    version_of(api, namespace)
+    boss = get(api, namespace, "boss", pykube.ConfigMap)["metadata"]
+    owned = deployment("owned", unscheduled(reading_pod_spec()), replicas=0)
+    owned["metadata"]["ownerReferences"] = [
+        {"apiVersion": "v1", "kind": "ConfigMap", "name": "boss", "uid": boss["uid"], "controller": True}
+    ]
+    kubectl.create(namespace, owned)
+    settle(kubectl, api, versions=True)
+    assert names_in(template(api, namespace, "Deployment", "owned")) == {"app-cfg"}
+    assert targets(api, namespace) == {}
+
+    edit(kubectl, namespace, rollout={"targets": [{"kind": "Deployment", "name": "owned"}]})
+    first = str(resource(api, namespace)["status"]["currentVersion"])
+    wait_until(lambda: names_in(template(api, namespace, "Deployment", "owned")) == {first}, 30, "it moves")
 
 
 def test_in_the_order_that_is_asked_for(

@@ -12,7 +12,7 @@ import msgspec
 from versionedconfig.kube.api import flattened
 from versionedconfig.kube.mirror import Resource
 from versionedconfig.model import Reference
-from versionedconfig.projection import MAX_REASON, LabelledMetadata, order_of, revision_of
+from versionedconfig.projection import MAX_REASON, LabelledMetadata, controller_of, order_of, revision_of
 from versionedconfig.references import CATALOGUE
 from versionedconfig.references.compiled import Compiled
 from versionedconfig.references.rules import (
@@ -150,6 +150,7 @@ class CustomKind:
             demands=tuple(dict.fromkeys(self._demands(content))),
             revision=revision_of(meta),
             health=state,
+            controlled=bool(controller_of(meta)),
             order=order_of(meta),
             labels=tuple(sorted((meta.labels or {}).items())),
             message=message,

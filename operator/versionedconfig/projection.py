@@ -291,7 +291,7 @@ def pod_kept(item: PodItem) -> PodKept:
         resource_version=meta.resource_version,
         keys=tuple(ConfigKey(kind, meta.namespace, name) for kind, name in referenced_names(item.spec)),
         node=sys.intern(item.spec.nodeName or ""),
-        owner=sys.intern(_controller(meta)),
+        owner=sys.intern(controller_of(meta)),
         trouble=_trouble(item.status),
         restarted=_restarted(item.status),
         # A pod that its kubelet ends is finished first (kubelet status_manager.go, since 1.27): whoever vanishes with no
@@ -377,6 +377,7 @@ def workload(kind: str) -> Callable[[WorkloadItem], Workload]:
             revision=revision_of(meta),
             health=health(numbers),
             running=numbers.wanted > 0 and kind != CRON_JOB,
+            controlled=bool(controller_of(meta)),
             order=order_of(meta),
             labels=tuple(sorted((meta.labels or {}).items())),
             message=exceeded.message if exceeded is not None else "",
@@ -409,7 +410,7 @@ def _numbers(kind: str, item: WorkloadItem) -> Numbers:
 
 def replica_set(item: WorkloadItem) -> Workload | Revision:
     """The projection of a ReplicaSet: one of a Deployment is a revision of it, another one a workload by itself."""
-    if not _controller(item.metadata):
+    if not controller_of(item.metadata):
         return _STANDALONE(item)
     return _follower(item.metadata, _POD_SPEC.decode(item.spec.template.spec), revision_of(item.metadata))
 
@@ -440,11 +441,12 @@ def _follower(meta: _Metadata, spec: PodSpec, number: int) -> Revision:
         resource_version=meta.resource_version,
         keys=tuple(ConfigKey(kind, meta.namespace, name) for kind, name in referenced_names(spec)),
         revision=number,
-        owner_uid=_controller(meta),
+        owner_uid=controller_of(meta),
     )
 
 
-def _controller(meta: _Metadata) -> str:
+def controller_of(meta: _Metadata) -> str:
+    """uid of the object that owns it and writes it; empty where there is none."""
     return next((owner.uid for owner in meta.owner_references or () if owner.controller), "")
 
 

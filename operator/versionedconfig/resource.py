@@ -83,8 +83,11 @@ class Rollout(_Struct, frozen=True):
     paused: bool = False
 
     def means(self, workload: Workload) -> bool:
-        """The workload is a target, where it refers to this VersionedConfig."""
-        return not self.targets or any(target.matches(workload) for target in self.targets)
+        """The workload is a target, where it refers to this VersionedConfig. One that a controller owns is written by that
+        controller, which would put the name back: only who lists it knows better."""
+        if not self.targets:
+            return not workload.controlled
+        return any(target.matches(workload) for target in self.targets)
 
 
 class SourceRef(_Struct, frozen=True):

@@ -59,6 +59,8 @@ class Workload:
     """Generations that its controller has not seen: its revision may grow by as much on their account."""
     running: bool = True
     """It wants pods now. What wants none cannot get unhealthy with a version."""
+    controlled: bool = False
+    """Another object owns it and writes it."""
     order: int = 0
     """ORDER_ANNOTATION"""
     labels: tuple[tuple[str, str], ...] = ()
