@@ -607,21 +607,24 @@ def test_one_replicaset_for_each_change(
 # -- kinds that have something to themselves -------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("labels", [{"a": "b"}, {}], ids=["labels", "no labels"])
 def test_a_job_keeps_the_name_that_it_has(
-    kubectl: Kubectl, namespace: str, map_versions: MapVersions
+    kubectl: Kubectl, namespace: str, map_versions: MapVersions, labels: dict[str, str]
 ) -> None:
-    """Its template cannot change: anything else would refuse the update."""
+    """Its template cannot change: anything else would refuse the update. Without labels of its own it shows those of its
+    template, which look like a pod's."""
     manifest = workload("Job", reading("app"))
+    manifest["metadata"]["labels"] = labels
     kubectl.apply(namespace, manifest)
     map_versions({"app": OLD})
-    manifest["metadata"]["labels"]["changed"] = "1"
+    manifest["metadata"]["annotations"] = {"changed": "1"}
     kubectl.apply(namespace, manifest)
     assert read(get(kubectl, namespace, "job/web")) == ["app"]
 
     kubectl("delete", "-n", namespace, "job/web")
     kubectl.apply(namespace, manifest)
     map_versions({"app": NEW})
-    manifest["metadata"]["labels"]["changed"] = "2"
+    manifest["metadata"]["annotations"] = {"changed": "2"}
     kubectl.apply(namespace, manifest)
     assert read(get(kubectl, namespace, "job/web")) == [OLD]
 
