@@ -110,7 +110,8 @@ class _Made(NamedTuple):
     """The version of a content."""
 
     version: str
-    keys: Keys
+    keys: Keys | None
+    """None where it was not made now: the version is the one before, if that is still there."""
     seen: bool
     """The VersionedConfig itself is as it was told of last."""
 
@@ -265,12 +266,13 @@ class VersionsController:
             return None
         if known.refusal is not None and not resource.spec.pin:
             return known  # a pin asks for no content
+        kept = {version.key.name for version in self._versions(owner, known)}
         try:
             choice = choose(
                 known.status,
                 latest=made.version,
                 pinned=f"{owner.name}-{resource.spec.pin}" if resource.spec.pin else "",
-                kept={version.key.name for version in self._versions(owner, known)} | {made.version},
+                kept=kept if made.keys is None else kept | {made.version},
                 spec_changed=not made.seen or not known.sources or not known.status.latest_version,
             )
         except NotKept as error:
@@ -278,12 +280,13 @@ class VersionsController:
             return self._refuse(owner, known, refused("PinNotKept", [str(error)]))
         # Not before: what is refused has settled, and would wait anew each time that it is tried again, in rounds that
         # look like successes to the queue.
-        self._settling.pop(owner, None)
+        if known.refusal is None:
+            self._settling.pop(owner, None)
         if choice is None:
             known.latest = made.version
             return known
-        keys = made.keys
-        if choice.version != made.version:
+        keys = made.keys if choice.version == made.version else None
+        if keys is None:
             keys = await read_keys(self._api, ConfigKey(resource.spec.kind, owner.namespace, choice.version))
         if unmet := self._unmet(owner, known, keys):
             known.missing = keys
@@ -322,7 +325,7 @@ class VersionsController:
             self._refuse(owner, known, refused("VersionRefused", [error.message]))
         else:
             return _Made(version, Keys(frozenset(content.data), frozenset(content.binary_data)), seen)
-        return _Made(known.status.latest_version, Keys(frozenset(), frozenset()), seen)
+        return _Made(known.status.latest_version, None, seen)
 
     def _unmet(self, owner: ObjectKey, known: _Known, keys: Keys) -> list[str]:
         """What targets ask for and a content with these keys does not have: their new pods would not start."""
