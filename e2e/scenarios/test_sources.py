@@ -360,6 +360,38 @@ def test_an_optional_source_that_goes(
     assert cause(api, namespace, second) == "SourceChange"
 
 
+def test_a_pin_while_a_source_is_missing(
+    operator: Operator, cluster: Cluster, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
+) -> None:
+    """Whatever the content: going to a kept version is possible while no other can be made."""
+    kubectl.create(namespace, mutable("a", "one"), taking(source("a")))
+    first = version_of(api, namespace)
+    kubectl.create(namespace, deployment(replicas=1))
+    wait_moved(kubectl, api, namespace, first)
+    set_data(kubectl, namespace, "configmap/a", MODE="two")
+    second = version_of(api, namespace, besides=first)
+    kubectl("delete", "-n", namespace, "configmap/a")
+    wait_refused(api, namespace, "SourceMissing", "no ConfigMap a")
+
+    for version, mode in ((first, "one"), (second, "two"), (first, "one")):
+        edit(kubectl, namespace, pin=version.rpartition("-")[2])
+        wait_moved(kubectl, api, namespace, version)
+        wait_refused(api, namespace, "SourceMissing", "no ConfigMap a")
+        assert modes(cluster, api, namespace) == [{mode}]
+    assert (resource(api, namespace)["status"]["currentVersion"], cause(api, namespace, first)) == (
+        first,
+        "Pin",
+    )
+    # It comes back with something new: the pin stays, and without it that is the version.
+    kubectl.create(namespace, mutable("a", "three"))
+    assert version_of(api, namespace) == first
+    edit(kubectl, namespace, pin="")
+    third = version_of(api, namespace, besides=first)
+    assert third not in (first, second)
+    assert cause(api, namespace, third) == "Unpin"
+    assert modes(cluster, api, namespace) == [{"three"}]
+
+
 # -- how often -------------------------------------------------------------------------------------------------------
 
 
