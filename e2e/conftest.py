@@ -107,6 +107,9 @@ LONGEST = (
     "test_protection",
     "test_steering",
     "test_version_map",
+    "test_workloads",
+    "test_sources",
+    "test_before_leaping",
 )
 """Files that take a minute or more. They go first: whoever is left with one at the end lets the other cluster wait."""
 
