@@ -404,11 +404,12 @@ def test_a_source_that_never_rests(
     audit_log: Path,
 ) -> None:
     """V24: a window for a series of changes, one version and one rollout for each, and the last content is reached."""
-    kubectl.create(namespace, mutable("a", "one"), taking(source("a"), historyLimit=0))
+    rollout = {"settleSeconds": 2}
+    kubectl.create(namespace, mutable("a", "one"), taking(source("a"), historyLimit=0, rollout=rollout))
     first = version_of(api, namespace)
     kubectl.create(namespace, deployment(replicas=1, revisionHistoryLimit=0))
     wait_moved(kubectl, api, namespace, first)
-    assert targets(api, namespace) == {"web": ("Updated", first)}
+    wait_until(lambda: targets(api, namespace) == {"web": ("Updated", first)}, 15, "the status tells of web")
     uid, number = generation(api, namespace)
     writes = Writes(audit_log)
     found = pykube.ConfigMap.objects(api, namespace=namespace).get_by_name("a")

@@ -673,7 +673,10 @@ def test_two_kinds_changed_together_are_one_patch(
     assert json.loads(text) == state()["Deployment"][1]
 
     kubectl("create", "job", "-n", namespace, "job", "--from=cronjob/cron")
-    wait_until(lambda: modes(cluster, api, namespace, "cron") == [{"m-two"}], 30, "the CronJob's Job runs")
+    # Files are there before the container starts.
+    wait_until(
+        lambda: any(one.environment for one in pods_read(cluster, api, namespace, "cron")), 30, "its Job runs"
+    )
     for app in ("deploy", "state", "daemon", "cron"):
         readings = pods_read(cluster, api, namespace, app)
         assert len(readings) == (len(cluster.nodes) if app == "daemon" else 1)
