@@ -385,6 +385,99 @@ def resume(
     _steer(name, namespace, output, kubeconfig, steer.resume)
 
 
+@cli.command(rich_help_panel=STEER)
+def adopt(
+    objects: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="KIND/NAME",
+            help="Workloads and what they refer to: deployment/web configmap/app-config secret/db. Workloads are deployments, "
+            "statefulsets, daemonsets, cronjobs and replicasets of nobody's, by their short names too.",
+        ),
+    ],
+    namespace: Namespace = "",
+    write: Annotated[
+        bool, typer.Option("--apply", help="Create the VersionedConfigs, instead of printing them.")
+    ] = False,
+    wait: Annotated[
+        bool,
+        typer.Option("--wait", help="With --apply: follow them, as `status --watch`, until all are Ready."),
+    ] = False,
+    everyone: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Move every workload that refers to an object, not only those named here."
+        ),
+    ] = False,
+    by_reference: Annotated[
+        bool | None,
+        typer.Option(
+            "--from/--inline",
+            help="Take content by reference (spec.from), so that what writes the object goes on doing so; or copy it into "
+            "the VersionedConfig, which shows it to whoever may read that. Default: a reference for Secrets, a copy for "
+            "ConfigMaps.",
+        ),
+    ] = None,
+    name: Annotated[str, typer.Option(hidden=True)] = "",
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """A VersionedConfig for a ConfigMap or Secret that is there, under its name, since that is what templates name.
+
+    Prints manifests on stdout, fit for `kubectl apply -f -` and for Git, and on stderr what will follow: the versions, who
+    is moved, how many pods restart (once), and what to know. With --apply it creates them; what is there already and says
+    the same is left alone. Values of a Secret are shown with --inline alone.
+
+    Exit codes: 0 printed or created, or nothing to do; 1 an error, or with --wait a rollout that failed; 2 wrong arguments.
+    """
+    from versionedconfig.commands import adopt as command
+    from versionedconfig.commands import status as following
+    from versionedconfig.commands.adoption import Options, Plan, parse
+    from versionedconfig.commands.configs import Refused, not_installed
+    from versionedconfig.model import ObjectKey
+
+    if name:
+        raise typer.BadParameter(
+            "--name: a VersionedConfig has the name that pod templates refer to, so it must be that of the object"
+        )
+    if wait and not write:
+        raise typer.BadParameter("--wait goes with --apply")
+    try:
+        workloads, found = parse(objects)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    options = Options(
+        _namespace(namespace, kubeconfig), workloads, found, everyone, by_reference, program=_program()
+    )
+
+    async def plan_and_apply(api: Api) -> tuple[Plan, list[ObjectKey]]:
+        made = await command.find(api, options)
+        for line in command.told(made):
+            _say(line)
+        if made.problems:
+            raise Refused("; ".join(made.problems))
+        if write and not made.installed:
+            raise not_installed()
+        return made, await command.apply(api, made) if write else []
+
+    made, created = _ask(kubeconfig, plan_and_apply)
+    if not write:
+        print(command.to_yaml(made.manifests), end="")
+    for key in created:
+        print(f"versionedconfig/{key.name} created", flush=True)
+    if not wait:
+        return
+
+    async def follow(api: Api) -> bool:
+        through = True
+        for one in made.adoptions:
+            key = ObjectKey(made.namespace, one.key.name)
+            with following.drawing(_console()) as tell:
+                through &= await following.watch(api, key, tell) is following.Outcome.THROUGH
+        return through
+
+    sys.exit(0 if _ask(kubeconfig, follow) else 1)
+
+
 @cli.command(rich_help_panel=LOOK)
 def refs(
     kind: Annotated[str, typer.Argument(help="configmap or secret")],
