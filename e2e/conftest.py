@@ -110,6 +110,7 @@ LONGEST = (
     "test_workloads",
     "test_sources",
     "test_before_leaping",
+    "test_adopt",
 )
 """Files that take a minute or more. They go first: whoever is left with one at the end lets the other cluster wait."""
 
