@@ -177,6 +177,7 @@ class Status(_Struct, frozen=True):
     current_version: str = ""
     current_since: str | None = None
     latest_version: str = ""
+    latest_generation: int = 0
     stable_version: str = ""
     targets_summary: str = ""
     versions: list[VersionStatus] = []

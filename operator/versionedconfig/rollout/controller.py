@@ -43,6 +43,7 @@ class _Published:
     aim: Aim
     targets: frozenset[WorkloadKey]
     granted: Mapping[WorkloadKey, str]
+    willing: Mapping[WorkloadKey, str]
 
 
 class RolloutController:
@@ -74,14 +75,16 @@ class RolloutController:
         aim: Aim,
         targets: Collection[WorkloadKey],
         granted: Mapping[WorkloadKey, str],
+        willing: Mapping[WorkloadKey, str],
         *,
         settled: bool,
     ) -> None:
-        """This is what it wants now, and who may move to which version; not `settled` where it changed again meanwhile."""
+        """This is what it wants now, who may move to which version, and who might if there were a slot; not `settled`
+        where it changed again meanwhile."""
         released = settled and owner in self._unsettled
         if settled:
             self._unsettled.discard(owner)
-        self._published[owner] = _Published(aim, frozenset(targets), granted)
+        self._published[owner] = _Published(aim, frozenset(targets), granted, willing)
         # Whoever waited for this one may have been granted by another one before.
         for key in targets if released else granted:
             # What was refused waits for its back-off: a refusal is told, and telling comes back here.
@@ -128,11 +131,14 @@ class RolloutController:
         if owners & self._unsettled:
             return
         names: dict[tuple[str, str], str] = {}
-        for owner in owners:
-            published = self._published.get(owner)
-            if published is not None and key in published.granted:
-                aim = published.aim
-                names.update({(aim.kind, name): published.granted[key] for name in aim.names(workload)})
+        published = [one for owner in owners if (one := self._published.get(owner)) is not None]
+        if any(key in one.granted for one in published):
+            # Its pods are replaced in any case: what waits for a slot in another rollout goes along, and saves a second
+            # time.
+            for one in published:
+                version = one.granted.get(key) or one.willing.get(key)
+                if version is not None:
+                    names.update({(one.aim.kind, name): version for name in one.aim.names(workload)})
         operations = rewrite(workload.references, names, workload.uid)
         if not operations:
             self._refusals.pop(key, None)

@@ -91,6 +91,8 @@ class Plan:
     targets: tuple[TargetStatus, ...]
     granted: Mapping[WorkloadKey, str]
     """With the version that they are to get."""
+    willing: Mapping[WorkloadKey, str]
+    """Those that wait for a slot alone: where another VersionedConfig moves one, it gets this version in the same patch."""
     failure: Failure | None = None
     """The version has failed, and what it moved is to go back."""
     stuck: tuple[WorkloadKey, ...] = ()
@@ -174,7 +176,7 @@ def plan(
             None,
         )
     by_key = {w.key: w for w in ordered}
-    granted = _granted(aim, scene, by_key, told, failed)
+    granted, willing = _granted(aim, scene, by_key, told, failed)
     why = ""
     if aim.paused:
         why = "the rollout is paused"
@@ -189,6 +191,7 @@ def plan(
     return Plan(
         targets,
         {key: told[key].wanted or aim.current for key in granted},
+        {key: told[key].wanted or aim.current for key in willing},
         failure,
         tuple(
             key
@@ -205,7 +208,8 @@ def _granted(
     workloads: Mapping[WorkloadKey, Workload],
     told: Mapping[WorkloadKey, TargetStatus],
     failed: list[WorkloadKey],
-) -> set[WorkloadKey]:
+) -> tuple[set[WorkloadKey], list[WorkloadKey]]:
+    """Who may move, and who might if there were a slot."""
     waiting = [key for key, target in told.items() if target.state == State.WAITING]
     # Their pods cannot start before: holding them back protects nobody.
     granted = {key for key in waiting if not scene.logical_exists and aim.name in aim.names(workloads[key])}
@@ -214,10 +218,10 @@ def _granted(
         granted.update(key for key in failed if key in scene.refusals)
     if aim.rolling_back:
         # Back in one step.
-        return granted | set(waiting)
+        return granted | set(waiting), []
     if failed or aim.paused:
         # What made one target fail would make the next ones fail too.
-        return granted
+        return granted, []
     free = max_concurrent(aim.max_concurrent, len(told))
     free -= sum(target.state == State.UPDATING for target in told.values())
     front = min(
@@ -229,7 +233,8 @@ def _granted(
         return key in scene.sick, key.name, key.kind
 
     due = sorted((key for key in waiting if key not in granted and workloads[key].order == front), key=turn)
-    return granted | set(due[: max(0, free)])
+    free = max(0, free)
+    return granted | set(due[:free]), due[free:]
 
 
 def _look_again(aim: Aim, targets: Iterable[TargetStatus], now: datetime) -> float | None:

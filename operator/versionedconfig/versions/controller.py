@@ -112,8 +112,6 @@ class _Made(NamedTuple):
     version: str
     keys: Keys | None
     """None where it was not made now: the version is the one before, if that is still there."""
-    seen: bool
-    """The VersionedConfig itself is as it was told of last."""
 
 
 class VersionsController:
@@ -273,7 +271,7 @@ class VersionsController:
                 latest=made.version,
                 pinned=f"{owner.name}-{resource.spec.pin}" if resource.spec.pin else "",
                 kept=kept if made.keys is None else kept | {made.version},
-                spec_changed=not made.seen or not known.sources or not known.status.latest_version,
+                spec_changed=not known.sources or known.generation != known.status.latest_generation,
             )
         except NotKept as error:
             self._try_again(owner)
@@ -298,7 +296,6 @@ class VersionsController:
     async def _make(self, owner: ObjectKey, resource: VersionedConfig, known: _Known) -> _Made | None:
         """The version of the content as it is. None: it waits for further changes. Where it is refused, the latest one
         that there was."""
-        seen = resource.status.observed_generation == resource.metadata.generation
         try:
             content = await read_content(self._api, owner, resource.spec)
             wait = self._seconds_to_settle(owner, resource, content)
@@ -309,6 +306,13 @@ class VersionsController:
                     await self._write_status(owner, known, self._told(known, verdict))
                 self.queue.add_after(owner, wait)
                 return None
+            keys = Keys(frozenset(content.data), frozenset(content.binary_data))
+            new = content.version_name(owner.name) != known.status.latest_version
+            if new and not resource.spec.pin and (unmet := self._unmet(owner, known, keys)):
+                known.missing = keys
+                self._refuse(owner, known, refused("KeyMissing", unmet))
+                return _Made(known.status.latest_version, None)
+            seen = resource.status.observed_generation == resource.metadata.generation
             version = await self._store.materialise(owner, resource, content, seen=seen)
         except BadContent as bad:
             # What a source lacks may come; its event brings the key back.
@@ -324,8 +328,8 @@ class VersionsController:
             self._try_again(owner)
             self._refuse(owner, known, refused("VersionRefused", [error.message]))
         else:
-            return _Made(version, Keys(frozenset(content.data), frozenset(content.binary_data)), seen)
-        return _Made(known.status.latest_version, None, seen)
+            return _Made(version, keys)
+        return _Made(known.status.latest_version, None)
 
     def _unmet(self, owner: ObjectKey, known: _Known, keys: Keys) -> list[str]:
         """What targets ask for and a content with these keys does not have: their new pods would not start."""
@@ -416,7 +420,10 @@ class VersionsController:
 
     async def _promote(self, owner: ObjectKey, known: _Known, choice: Choice, *, latest: str) -> bool:
         """The version is current from now on; False where that could not be told."""
-        known.status = promoted(known.status, choice, latest=latest, now=timestamp(_now()))
+        known.status = msgspec.structs.replace(
+            promoted(known.status, choice, latest=latest, now=timestamp(_now())),
+            latest_generation=known.generation,
+        )
         fields = {"versionedconfig": str(owner), "version": choice.version, "cause": str(choice.cause)}
         logger.info("promoted", extra=fields)
         return await self._progress(owner, known, promoted=True)
@@ -443,7 +450,9 @@ class VersionsController:
             return told
         status = known.status
         if known.latest:
-            status = msgspec.structs.replace(status, latest_version=known.latest)
+            status = msgspec.structs.replace(
+                status, latest_version=known.latest, latest_generation=known.generation
+            )
         entry = status.version(status.current_version)
         if steps.finished and not entry.result:
             status = succeeded(status)
@@ -474,7 +483,7 @@ class VersionsController:
             sick = self._sick(owner, aim, workloads)
             await self._replace(sick[key][0] for key in steps.stuck)
         settled = owner not in self._dirty or known.refusal is not None
-        self._rollouts.publish(owner, aim, list(known.targets), steps.granted, settled=settled)
+        self._rollouts.publish(owner, aim, list(known.targets), steps.granted, steps.willing, settled=settled)
         for seconds in (steps.look_again, kept.wait_seconds):
             if seconds is not None:
                 self.queue.add_after(owner, seconds)
