@@ -419,12 +419,13 @@ def map_versions(
     *,
     config_maps: Mapping[str, str] | None = None,
     secrets: Mapping[str, str] | None = None,
+    only: Mapping[str, list[str]] | None = None,
     probe: str = "app",
     timeout: float = 15,
 ) -> None:
     """Writes the namespace's VersionMap, as the operator would. Returns when admission goes by it, for the logical name `probe`:
     the API server sees a new map some time after it was stored."""
-    given = {"configMaps": config_maps, "secrets": secrets}
+    given: dict[str, Mapping[str, Any] | None] = {"configMaps": config_maps, "secrets": secrets, "only": only}
     spec = {part: dict(names) for part, names in given.items() if names is not None}
     version_map = {
         "apiVersion": "versionedconfig.io/v1alpha1",

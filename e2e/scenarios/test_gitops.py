@@ -204,6 +204,32 @@ def test_what_waits_for_its_turn_does_not_jump_the_queue(
     wait_mapped(api, namespace, second)
 
 
+def test_who_is_no_target_keeps_the_logical_name(
+    operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
+) -> None:
+    """It would be moved now and never again."""
+    chosen = [
+        {"kind": "Deployment", "name": "web"},
+        {"kind": "Deployment", "selector": {"matchLabels": {"tier": "a"}}},
+    ]
+    kubectl.create(namespace, versioned_config("app-cfg", {"MODE": "one"}, rollout={"targets": chosen}))
+    first = version_of(api, namespace)
+    wait_mapped(api, namespace, first)
+    labelled = deployment("labelled", reading_pod_spec(), replicas=0)
+    labelled["metadata"]["labels"] = {"tier": "a"}
+    other = deployment("other", reading_pod_spec(), replicas=0)
+    kubectl.apply(namespace, deployment(replicas=0), other, labelled)
+    assert names_in(template(api, namespace)) == {first}
+    assert names_in(template(api, namespace, "other")) == {"app-cfg"}
+    wait_until(lambda: names_in(template(api, namespace, "labelled")) == {first}, 30, "it is moved")
+
+    second = change(kubectl, api, namespace, "two", first)
+    kubectl.apply(namespace, deployment(replicas=0), other, labelled)
+    settle(kubectl, api, versions=True)
+    assert targets(api, namespace) == dict.fromkeys(["labelled", "web"], ("Updated", second))
+    assert names_in(template(api, namespace, "other")) == {"app-cfg"}
+
+
 def test_new_ones_get_the_pinned_version(
     operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
 ) -> None:

@@ -335,6 +335,33 @@ def test_names_that_are_not_in_the_map_stay(
     ],
     ids=["no map", "empty map", "two empty maps", "ConfigMaps alone", "Secrets alone", "both"],
 )
+def test_only_the_targets_that_are_listed(kubectl: Kubectl, api: pykube.HTTPClient, namespace: str) -> None:
+    """Another workload would get a version and never another one. Jobs and Pods are nobody's targets, and run once."""
+    only = {"configMaps/app": ["Deployment/target", "StatefulSet/web"]}
+    harness.map_versions(
+        kubectl,
+        api,
+        namespace,
+        config_maps={"app": OLD, "extra": NEW},
+        secrets={"app": SECRET_OLD},
+        only=only,
+        probe="extra",
+    )
+    spec = reading("app", "extra")
+
+    def named(kind: str, name: str) -> Manifest:
+        manifest = workload(kind, spec)
+        manifest["metadata"]["name"] = name
+        return manifest
+
+    assert read(admit(kubectl, namespace, named("Deployment", "target"))) == [OLD, NEW]
+    assert read(admit(kubectl, namespace, named("Deployment", "web"))) == ["app", NEW]
+    assert read(admit(kubectl, namespace, named("StatefulSet", "target"))) == ["app", NEW]
+    assert read(admit(kubectl, namespace, named("StatefulSet", "web"))) == [OLD, NEW]
+    for kind in ("Job", "Pod"):
+        assert read(admit(kubectl, namespace, named(kind, "once"))) == [OLD, NEW]
+
+
 def test_kinds_are_apart(
     kubectl: Kubectl,
     namespace: str,

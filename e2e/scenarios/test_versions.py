@@ -91,6 +91,38 @@ def test_two_configs_changed_together_are_one_rollout(
         assert modes(cluster, api, namespace) == [{f"a-{mode}", f"b-{mode}"}] * 2
 
 
+@pytest.mark.parametrize("spread", [1, "100%"])
+def test_two_configs_of_several_workloads_are_one_rollout_of_each(
+    operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str, spread: int | str
+) -> None:
+    """V1, also where they move one after the other, and one of both has a target more."""
+    spec = reading_pod_spec("a")
+    spec["volumes"][0]["configMap"]["name"] = "b"
+    workloads = {"api": reading_pod_spec("a"), "web": spec, "xeb": spec, "yeb": spec}
+
+    def apply(mode: str) -> None:
+        rollout = {"maxConcurrent": spread}
+        kubectl.apply(
+            namespace, *(versioned_config(name, {"MODE": mode}, rollout=rollout) for name in ("a", "b"))
+        )
+
+    apply("1")
+    old = {name: version_of(api, namespace, name) for name in ("a", "b")}
+    kubectl.create(namespace, *(deployment(name, pods, replicas=1) for name, pods in workloads.items()))
+    for name, pods in workloads.items():
+        wanted = {old["a"]} if pods is not spec else set(old.values())
+        wait_until(lambda: names_in(template(api, namespace, name)) == wanted, 30, f"{name} is at it")  # noqa: B023
+        wait_for_rollout(kubectl, namespace, name)
+    before = {name: len(replica_sets(api, namespace, name)) for name in workloads}
+
+    apply("2")
+    for name in ("a", "b"):
+        version_of(api, namespace, name, besides=old[name])
+    assert {name: len(replica_sets(api, namespace, name)) for name in workloads} == {
+        name: count + 1 for name, count in before.items()
+    }
+
+
 def test_metadata_alone_rolls_nothing(
     operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
 ) -> None:

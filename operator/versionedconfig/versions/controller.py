@@ -53,7 +53,7 @@ from versionedconfig.versions.choose import (
 from versionedconfig.versions.conditions import Verdict, conditions, refused, rolling, settling
 from versionedconfig.versions.content import Content
 from versionedconfig.versions.history import history
-from versionedconfig.versions.maps import VersionMaps
+from versionedconfig.versions.maps import Meaning, VersionMaps
 from versionedconfig.versions.reading import BadContent, Keys, read_content, read_keys, source_keys
 from versionedconfig.versions.settle import Settling, seconds_to_wait
 from versionedconfig.versions.store import NameConflict, VersionStore
@@ -378,7 +378,7 @@ class VersionsController:
         self._known.pop(owner, None)
         self._settling.pop(owner, None)
         self._rollouts.withdraw(owner)
-        self._maps.mean(owner, "", "")
+        self._maps.mean(owner, None)
 
     def _unfollow(self, owner: ObjectKey) -> None:
         known = self._known.get(owner)
@@ -397,7 +397,7 @@ class VersionsController:
         known.refusal = verdict
         if not known.status.current_version:
             self._rollouts.withdraw(owner)
-            self._maps.mean(owner, known.spec.kind, "")
+            self._maps.mean(owner, None)
         return known
 
     def _seconds_to_settle(self, owner: ObjectKey, resource: VersionedConfig, content: Content) -> float:
@@ -478,7 +478,7 @@ class VersionsController:
         told = await self._write_status(owner, known, self._told(known, verdict, status, steps), now=promoted)
         if promoted and not told:
             return False
-        self._maps.mean(owner, known.spec.kind, status.stable_version)
+        self._maps.mean(owner, self._meaning(known, status))
         if self._settings.replace_stuck_pods:
             sick = self._sick(owner, aim, workloads)
             await self._replace(sick[key][0] for key in steps.stuck)
@@ -492,6 +492,13 @@ class VersionsController:
         if kept.collectable:
             await self._store.collect(owner.namespace, kept.collectable)
         return True
+
+    def _meaning(self, known: _Known, status: Status) -> Meaning:
+        """What its name means to a workload that is written: to the targets that it lists, where it lists some."""
+        listed = known.spec.rollout.targets
+        only = {f"{target.kind}/{target.name}" for target in listed if target.name}
+        only |= {f"{key.kind}/{key.name}" for key in known.targets}
+        return Meaning(known.spec.kind, status.stable_version, tuple(sorted(only)) if listed else None)
 
     async def _roll_back(self, owner: ObjectKey, known: _Known, failure: Failure) -> bool | None:
         """Take the current version back, in one step; None where there is nothing to go back to."""

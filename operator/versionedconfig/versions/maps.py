@@ -37,6 +37,8 @@ class Entries(_Struct, frozen=True):
 
     config_maps: dict[str, str] = {}
     secrets: dict[str, str] = {}
+    only: dict[str, list[str]] = {}
+    """`configMaps/<name>` to the workloads that are meant, as `Deployment/web`; every one where a name is not here."""
 
 
 class _Item(_Struct, frozen=True):
@@ -67,6 +69,11 @@ class Meaning(NamedTuple):
 
     kind: str
     version: str
+    only: tuple[str, ...] | None = None
+    """The workloads that are meant; None: every one."""
+
+
+FIELDS: Final = {"ConfigMap": "configMaps", "Secret": "secrets"}
 
 
 class VersionMaps:
@@ -96,11 +103,10 @@ class VersionMaps:
         self._unknown.update(owners)
         self._expected.set()
 
-    def mean(self, owner: ObjectKey, kind: str, version: str) -> None:
-        """What its name stands for from now on; empty: nothing."""
+    def mean(self, owner: ObjectKey, now: Meaning | None) -> None:
+        """What its name stands for from now on."""
         self._unknown.discard(owner)
         meant = self._meant.setdefault(owner.namespace, {})
-        now = Meaning(kind, version) if version else None
         if meant.get(owner.name) != now:
             if now is None:
                 del meant[owner.name]
@@ -122,9 +128,9 @@ class VersionMaps:
         try:
             await self._write(namespace, kept, present, wanted)
         except ApiError as error:
-            # 404: another one by now, the CRD is not there, or the namespace is gone. 409: it came meanwhile. In each case
-            # an event follows.
-            if error.status not in (404, 409) and not error.has_cause("NamespaceTerminating"):
+            # 404: the CRD is not there, or the namespace is gone. 409: it came meanwhile. 422: another one by now. In each
+            # case an event follows.
+            if error.status not in (404, 409, 422) and not error.has_cause("NamespaceTerminating"):
                 raise
 
     async def _write(
@@ -142,25 +148,26 @@ class VersionMaps:
         elif wanted == Entries():
             await self._api.delete(f"{collection}/{NAME}", uid=kept.uid)
         else:
-            spec = {
-                field: {**dict.fromkeys(before.keys() - now.keys()), **now}
-                for field, before, now in (
-                    ("configMaps", present.config_maps, wanted.config_maps),
-                    ("secrets", present.secrets, wanted.secrets),
-                )
-            }
-            body = {"metadata": {"uid": kept.uid}, "spec": spec}
-            await self._api.patch(f"{collection}/{NAME}", body, kind="merge", type=msgspec.Raw)
+            change = [
+                {"op": "test", "path": "/metadata/uid", "value": kept.uid},
+                {"op": "replace", "path": "/spec", "value": wanted},
+            ]
+            await self._api.patch(f"{collection}/{NAME}", change, kind="json", type=msgspec.Raw)
 
     def _entries(self, namespace: str, present: Entries) -> Entries:
-        found: dict[str, dict[str, str]] = {"ConfigMap": {}, "Secret": {}}
+        meant = dict(self._meant.get(namespace, {}))
         for kind, before in (("ConfigMap", present.config_maps), ("Secret", present.secrets)):
             for name, version in before.items():
                 if ObjectKey(namespace, name) in self._unknown:
-                    found[kind][name] = version
-        for name, meaning in self._meant.get(namespace, {}).items():
-            found[meaning.kind][name] = meaning.version
-        return Entries(found["ConfigMap"], found["Secret"])
+                    only = present.only.get(f"{FIELDS[kind]}/{name}")
+                    meant[name] = Meaning(kind, version, None if only is None else tuple(only))
+        versions: dict[str, dict[str, str]] = {kind: {} for kind in FIELDS}
+        only_for = {}
+        for name, meaning in sorted(meant.items()):
+            versions[meaning.kind][name] = meaning.version
+            if meaning.only is not None:
+                only_for[f"{FIELDS[meaning.kind]}/{name}"] = list(meaning.only)
+        return Entries(versions["ConfigMap"], versions["Secret"], only_for)
 
     def _look_at_all(self) -> None:
         for namespace in {*self._meant, *(key.namespace for key in self.mirror.objects)}:
