@@ -191,7 +191,6 @@ def test_all_that_refer_to_it_restart_once(
 
     assert "Deployment/api (comes along) is moved" in done.stderr
     assert "in all 4 pods restart, once each" in done.stderr
-    assert 'rollout.maxConcurrent is "100%"' in done.stderr
     for name in ("web", "api", "web2", "other"):
         wait_for_rollout(kubectl, namespace, name)
         assert_restarted_once(api, namespace, name, 1)

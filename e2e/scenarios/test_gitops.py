@@ -87,8 +87,15 @@ class Tools:
         self._kubectl("apply", "-n", self._namespace, *options, "-f", "-", stdin=json.dumps(self._manifest))
 
     def replace(self) -> None:
-        """kubectl replace"""
-        self._kubectl("replace", "-n", self._namespace, "-f", "-", stdin=json.dumps(self._manifest))
+        """kubectl replace, which reads first, and may be overtaken by a controller."""
+
+        def replaced() -> bool:
+            command = ("replace", "-n", self._namespace, "-f", "-")
+            done = self._kubectl(*command, stdin=json.dumps(self._manifest), check=False)
+            assert done.returncode == 0 or "(Conflict)" in done.stderr, done.stderr
+            return done.returncode == 0
+
+        wait_until(replaced, 15, "it is replaced")
 
     def helm(self) -> None:
         """helm upgrade, of a chart that has nothing else in it."""

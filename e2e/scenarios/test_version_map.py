@@ -323,18 +323,6 @@ def test_names_that_are_not_in_the_map_stay(
     assert read(found) == [OLD if name == "app" else name for name in names]
 
 
-@pytest.mark.parametrize(
-    ("maps", "config_map", "secret"),
-    [
-        (None, "app", "app"),
-        ({}, "app", "app"),
-        ({"config_maps": {}, "secrets": {}}, "app", "app"),
-        ({"config_maps": {"app": OLD}}, OLD, "app"),
-        ({"secrets": {"app": SECRET_OLD}}, "app", SECRET_OLD),
-        ({"config_maps": {"app": OLD}, "secrets": {"app": SECRET_OLD}}, OLD, SECRET_OLD),
-    ],
-    ids=["no map", "empty map", "two empty maps", "ConfigMaps alone", "Secrets alone", "both"],
-)
 def test_only_the_targets_that_are_listed(kubectl: Kubectl, api: pykube.HTTPClient, namespace: str) -> None:
     """Another workload would get a version and never another one. Jobs and Pods are nobody's targets, and run once."""
     only = {"configMaps/app": ["Deployment/target", "StatefulSet/web"]}
@@ -362,6 +350,18 @@ def test_only_the_targets_that_are_listed(kubectl: Kubectl, api: pykube.HTTPClie
         assert read(admit(kubectl, namespace, named(kind, "once"))) == [OLD, NEW]
 
 
+@pytest.mark.parametrize(
+    ("maps", "config_map", "secret"),
+    [
+        (None, "app", "app"),
+        ({}, "app", "app"),
+        ({"config_maps": {}, "secrets": {}}, "app", "app"),
+        ({"config_maps": {"app": OLD}}, OLD, "app"),
+        ({"secrets": {"app": SECRET_OLD}}, "app", SECRET_OLD),
+        ({"config_maps": {"app": OLD}, "secrets": {"app": SECRET_OLD}}, OLD, SECRET_OLD),
+    ],
+    ids=["no map", "empty map", "two empty maps", "ConfigMaps alone", "Secrets alone", "both"],
+)
 def test_kinds_are_apart(
     kubectl: Kubectl,
     namespace: str,

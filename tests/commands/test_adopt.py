@@ -168,7 +168,7 @@ def test_who_else_refers_may_be_unknown() -> None:
     ("everyone", "rollout"),
     [
         (False, {"settleSeconds": 5}),
-        (True, {"settleSeconds": 5, "maxConcurrent": "100%"}),
+        (True, {"settleSeconds": 5}),
     ],
 )
 def test_what_has_objects_in_common_moves_once(everyone: bool, rollout: dict[str, Any]) -> None:
@@ -286,10 +286,6 @@ BY_REFERENCE = options(CONFIG_MAP, by_reference=True)
         (made(cluster=Cluster(installed=False)), "warning: this cluster does not know VersionedConfigs"),
         (made(cluster=Cluster(running=False)), "warning: no operator was seen to run"),
         (made(cluster=Cluster(rewrites=True)), "note: manifests of workloads can be applied again"),
-        (
-            made(others=(referrer("api", CONFIG_MAP),), cluster=Cluster(rewrites=True)),
-            "warning: Deployment/api will get the version of ConfigMap/app too when somebody writes it next",
-        ),
         (made(cluster=Cluster(rewrites=False)), "note: applying a workload's manifest again writes the old"),
         (made(cluster=Cluster(rewrites=None)), "note: whether applying .* could not be seen"),
         (made(config_map_content({"big": "x" * 300_000}, {})), "warning: .* use `kubectl apply --server-side`"),

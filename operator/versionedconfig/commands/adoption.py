@@ -309,7 +309,6 @@ def plan(
     new = [take for take in takes if take.existing is None]
     shared = _shared(new)
     moves = _moves(options, new)
-    turns = shared and any(len(take.moved) > 1 for take in new)
     adoptions = tuple(
         Adoption(
             key=take.key,
@@ -317,7 +316,7 @@ def plan(
             keys=len(take.stored.content.data) + len(take.stored.content.binary_data),
             size=content_size(take.stored.content),
             by_reference=take.by_reference,
-            manifest=None if take.stored.existing else Manifest(take.manifest(shared, turns)),
+            manifest=None if take.stored.existing else Manifest(take.manifest(shared)),
         )
         for take in takes
     )
@@ -331,11 +330,6 @@ def plan(
         notes.append(
             f"rollout.settleSeconds is {SETTLE_SECONDS}, so that all of them are there before the first one moves a "
             "workload that they share: its pods restart once"
-        )
-    if turns:
-        notes.append(
-            'rollout.maxConcurrent is "100%": workloads that share objects must not wait for each other, or they '
-            "would restart once for each object; lower it when all is Ready"
         )
     notes += _about_applying(cluster) if moves else ()
     warnings = [warning for take in takes for warning in take.warnings()]
@@ -372,8 +366,10 @@ class _Take:
         self.names = frozenset({self.key.name, *versions})
         self.users = [one for one in referrers if self.fields(one)]
         self.asked = [one for one in self.users if one.named in options.workloads]
-        self.moved = self.users if options.everyone else self.asked
-        self.others = [] if options.everyone else [one for one in self.users if one not in self.asked]
+        # What a controller owns is no target, unless it is listed.
+        free = [one for one in self.users if one not in self.asked and not one.owner]
+        self.moved = [one for one in self.users if one in self.asked or (options.everyone and one in free)]
+        self.others = [] if options.everyone else free
         self._named = [one for one in referrers if one.named in options.workloads]
 
     def fields(self, referrer: Referrer) -> list[tuple[str, str, str]]:
@@ -425,7 +421,7 @@ class _Take:
         edit = f"kubectl edit vcfg {name} -n {namespace}"
         if existing.deleting:
             return [f"VersionedConfig {name} is being deleted: wait until it is gone, and run this again"]
-        wanted = msgspec.convert(self.manifest(False, False)["spec"], Spec)
+        wanted = msgspec.convert(self.manifest(False)["spec"], Spec)
         if existing.spec.kind != wanted.kind:
             return [
                 f"a VersionedConfig {name} of kind {existing.spec.kind} exists already, and only one can have the name: "
@@ -444,7 +440,7 @@ class _Take:
             if not existing.spec.rollout.means(one.workload)
         ]
 
-    def manifest(self, shared: bool, turns: bool) -> dict[str, Any]:
+    def manifest(self, shared: bool) -> dict[str, Any]:
         """The VersionedConfig."""
         content = self.stored.content
         spec: dict[str, Any] = {}
@@ -460,10 +456,9 @@ class _Take:
             if content.binary_data:
                 spec["binaryData"] = dict(content.binary_data)
         rollout: dict[str, Any] = {}
-        if not self.options.everyone and (self.others or self.cluster.unseen):
-            rollout["targets"] = [one.named._asdict() for one in self.asked]
-        if turns:
-            rollout["maxConcurrent"] = "100%"
+        limited = not self.options.everyone and (self.others or self.cluster.unseen)
+        if limited or any(one.owner for one in self.asked):
+            rollout["targets"] = [one.named._asdict() for one in self.moved]
         if shared:
             rollout["settleSeconds"] = SETTLE_SECONDS
         if rollout:
@@ -526,12 +521,6 @@ class _Take:
             warnings.append(
                 f"the values of {named} stand in the manifest: whoever may read VersionedConfigs can read them, and so "
                 "can whoever sees this output or the repository that it is put into"
-            )
-        if self.others and self.cluster.rewrites:
-            stay = some([str(one.named) for one in self.others])
-            warnings.append(
-                f"{stay} will get the version of {named} too when somebody writes it next: at admission names are "
-                "rewritten in every workload, and what is no target stays at that version; --all takes all along"
             )
         if owner_by_name(named.name):
             warnings.append(
