@@ -217,10 +217,14 @@ def protection(story: Story) -> None:
 
 def versions(story: Story) -> None:
     """A VersionedConfig: content changes without any name being used twice."""
-    story.title("(c) A VersionedConfig: change content, go back")
+    story.title("(c) A VersionedConfig: change content, break it, go back")
     story.say("Content with a logical name, and a Deployment that refers to that name:")
     spec = harness.reading_pod_spec("app-config")
-    story.run("apply", "-f", "-", stdin=harness.versioned_config("app-config", {"MODE": "first"}))
+    crash = {"name": "app-config", "key": "CRASH", "optional": True}
+    spec["containers"][0]["env"].append({"name": "CRASH", "valueFrom": {"configMapKeyRef": crash}})
+    rollout = {"minReadySeconds": 3}
+    resource = harness.versioned_config("app-config", {"MODE": "first"}, rollout=rollout)
+    story.run("apply", "-f", "-", stdin=resource)
     first = _ready(story)
     story.run("apply", "-f", "-", stdin=deployment(spec=spec, replicas=REPLICAS))
     _uses(story, first)
@@ -243,6 +247,15 @@ def versions(story: Story) -> None:
     story.run("get", "configmaps", "-l", "versionedconfig.io/name=app-config")
     story.holds("the first version is still there", story.content(first, "MODE") == "first")
 
+    if harness.rewrites_at_admission(story.kubectl):
+        story.say("The Deployment's manifest, which holds the logical name, is applied again:")
+        pods = {reading.uid for reading in story.readings("second", "MODE", REPLICAS)}
+        story.run("apply", "-f", "-", stdin=deployment(spec=spec, replicas=REPLICAS))
+        story.holds("the Deployment refers to the second version as before", _reference(story) == second)
+        story.roll_out()
+        now = {reading.uid for reading in story.readings("second", "MODE", REPLICAS)}
+        story.holds("and no pod was replaced", now == pods)
+
     story.say("It was a mistake. Back, with what everybody knows:")
     story.run("rollout", "undo", "deployment/web")
     _uses(story, first)
@@ -253,6 +266,20 @@ def versions(story: Story) -> None:
     story.holds("the operator leaves it so", _reference(story) == first)
     story.holds("and keeps the second version", story.content(second, "MODE") == "second")
 
+    story.say("Content with which no container lives (they exit where CRASH is 1):")
+    story.run("patch", "vcfg/app-config", "--type=merge", "-p", '{"spec":{"data":{"CRASH":"1"}}}')
+    with story.console.status("the version fails …"):
+        wait_until(lambda: "RolledBack" in _ready_condition(story), 90, "the version is taken back")
+    story.run("get", "vcfg/app-config", "-o", "jsonpath={.status.conditions[0].message}")
+    _uses(story, first)
+    _all_read(story, first, "first")
+
+    story.say("The fault is mended:")
+    story.run("patch", "vcfg/app-config", "--type=merge", "-p", '{"spec":{"data":{"CRASH":null}}}')
+    _ready(story, besides=first)
+    _uses(story, second)
+    _all_read(story, second, "second")
+
 
 def _ready(story: Story, besides: str = "") -> str:
     """Wait for the VersionedConfig to be ready, with another version than `besides`; its version."""
@@ -261,6 +288,19 @@ def _ready(story: Story, besides: str = "") -> str:
     version = str(found["status"]["currentVersion"])
     story.holds(f"its content is the immutable ConfigMap {version}", _immutable(story, version))
     return version
+
+
+def _ready_condition(story: Story) -> str:
+    """Reason and message."""
+    kind = harness.versioned_configs(story.api)
+    found = harness.fetch(story.api, kind, story.namespace, "app-config") or {}
+    about = found.get("metadata", {}).get("generation")
+    told = [
+        f"{c['reason']}: {c['message']}"
+        for c in found.get("status", {}).get("conditions", [])
+        if c["type"] == "Ready" and c["observedGeneration"] == about
+    ]
+    return told[0] if told else ""
 
 
 def _immutable(story: Story, name: str) -> bool:
