@@ -37,9 +37,10 @@ e2e: $(READY) ## The scenarios on the local cluster (or on KUBECONFIG)
 	$(BIN)/python -m e2e.cluster build
 	$(BIN)/pytest e2e --timeout 300 -n auto --dist loadfile --no-loadscope-reorder
 
-storm: $(READY) ## The random storm at full length, and the crashes; prints the seed that replays it (E2E_SEED)
+storm: $(READY) ## The random storm and sequences at full length, and the crashes; prints the seed that replays it (E2E_SEED)
 	$(BIN)/python -m e2e.cluster build
-	E2E_STORM=2000 E2E_CRASHES=20 $(BIN)/pytest e2e/scenarios/test_storm.py e2e/scenarios/test_crashes.py --timeout 300 -s
+	E2E_STORM=2000 E2E_CRASHES=20 E2E_SEQUENCES=200 \
+	  $(BIN)/pytest e2e/scenarios/test_storm.py e2e/scenarios/test_crashes.py e2e/scenarios/test_sequences.py --timeout 300 -s
 
 bench: $(READY) ## Speed and memory, each as a ratio to a floor measured in the same run
 	$(BIN)/python -m e2e.bench
