@@ -71,7 +71,8 @@ class View:
         self.revisions: ReferenceIndex[WorkloadKey] = ReferenceIndex(self._usage)
         self._set_owners: dict[str, str] = {}
         """uid of each ReplicaSet to that of its controller: pods know the ReplicaSet alone."""
-        self._troubled: dict[ObjectKey, PodKept] = {}
+        self._troubled: defaultdict[str, dict[str, PodKept]] = defaultdict(dict)
+        """By namespace and name."""
         self._owned: defaultdict[ObjectKey, set[ConfigKey]] = defaultdict(set)
 
         self.nodes: Mirror[Node] = Mirror(api, NODES, _ignore)
@@ -225,9 +226,8 @@ class View:
     def troubled(self, namespace: str) -> Iterator[tuple[str, PodKept]]:
         """Pods of a namespace with a container that does not start, or was started again, each with the uid of its
         workload."""
-        for key, pod in self._troubled.items():
-            if key.namespace == namespace:
-                yield self._set_owners.get(pod.owner, pod.owner), pod
+        for pod in self._troubled.get(namespace, {}).values():
+            yield self._set_owners.get(pod.owner, pod.owner), pod
 
     def pods_of(self, key: ConfigKey) -> Iterator[PodKept]:
         """Those that refer to the key."""
@@ -244,9 +244,11 @@ class View:
             self.pod_taken(changed.node, changed.keys)
         before, now = _condition(old), _condition(new)
         if new is not None and any(now):
-            self._troubled[key] = new
+            self._troubled[key.namespace][key.name] = new
         elif any(before):
-            self._troubled.pop(key, None)
+            self._troubled[key.namespace].pop(key.name, None)
+            if not self._troubled[key.namespace]:
+                del self._troubled[key.namespace]
         if before != now:
             for one in changed.keys:
                 self._usage(one)
