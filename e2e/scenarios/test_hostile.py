@@ -73,7 +73,7 @@ def reason(api: pykube.HTTPClient, namespace: str, condition: str, name: str = "
 
 def states(api: pykube.HTTPClient, namespace: str) -> dict[str, str]:
     """Each target's state."""
-    return {one["name"]: one["state"] for one in told(api, namespace).get("targets", [])}
+    return {one["name"]: one.get("state", "") for one in told(api, namespace).get("targets", [])}
 
 
 def mount(api: pykube.HTTPClient, namespace: str, name: str = "web") -> str:
@@ -145,7 +145,7 @@ def test_a_claim_in_one_namespace_touches_nothing_in_another(
 def test_what_only_claims_to_be_a_version_is_not_collected(
     operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
 ) -> None:
-    """Mutable ones, Secrets, copies under other names, copies from other namespaces: people's data."""
+    """Mutable ones, copies under other names, copies from other namespaces: people's data."""
     name = "nobody-87m5g5hd76"
     own, other = {OWNER: f"{namespace}/nobody"}, {OWNER: "elsewhere/nobody"}
     kept = [
@@ -154,7 +154,7 @@ def test_what_only_claims_to_be_a_version_is_not_collected(
         config_map(name, annotations=other),
         config_map("nobody-87m5g5hd77", immutable=False, annotations=own),
     ]
-    secrets = [secret("backup", annotations=own), secret(name, annotations=own)]
+    secrets = [secret("backup", annotations=own), secret(name, annotations=other)]
 
     kubectl.create(namespace, *kept, *secrets)
     settle(kubectl, api, versions=True)
