@@ -15,6 +15,7 @@ from versionedconfig.model import Reference
 from versionedconfig.projection import MAX_REASON, LabelledMetadata, controller_of, order_of, revision_of
 from versionedconfig.references import CATALOGUE
 from versionedconfig.references.compiled import Compiled
+from versionedconfig.references.demands import AnyTemplateSpec, Demand, demands
 from versionedconfig.references.rules import (
     HealthRules,
     KindRules,
@@ -25,7 +26,6 @@ from versionedconfig.references.rules import (
     parse_path,
     template_paths,
 )
-from versionedconfig.rollout.demands import AnyTemplateSpec, Demand, demands
 from versionedconfig.workload import JOB, PATHS, Health, Workload
 
 T = TypeVar("T")

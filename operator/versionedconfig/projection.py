@@ -25,7 +25,7 @@ from versionedconfig.model import (
     owner_of,
 )
 from versionedconfig.references import CATALOGUE, Kept, PodSpec, Source, pod_references, referenced_names
-from versionedconfig.rollout.demands import AnyTemplateSpec, demands
+from versionedconfig.references.demands import AnyTemplateSpec, demands
 from versionedconfig.workload import (
     CRON_JOB,
     DAEMON_SET,

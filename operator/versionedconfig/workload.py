@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 from versionedconfig.model import ConfigKey, Reference, WorkloadKey
-from versionedconfig.rollout.demands import Demand
+from versionedconfig.references.demands import Demand
 
 
 class Health(StrEnum):

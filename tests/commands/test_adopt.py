@@ -25,8 +25,8 @@ from versionedconfig.commands.adoption import (
     writers,
 )
 from versionedconfig.model import ConfigKey, Reference
+from versionedconfig.references.demands import Demand
 from versionedconfig.resource import Spec, VersionStatus
-from versionedconfig.rollout.demands import Demand
 from versionedconfig.versions.content import Content, config_map_content, secret_content
 from versionedconfig.workload import Health, Workload
 

@@ -13,9 +13,9 @@ import msgspec
 
 from versionedconfig.commands.output import some
 from versionedconfig.model import API_VERSION, GROUP, ConfigKey, owner_by_name
+from versionedconfig.references.demands import missing
 from versionedconfig.references.rules import path_text
 from versionedconfig.resource import KIND, Spec, VersionStatus
-from versionedconfig.rollout.demands import missing
 from versionedconfig.settings import Settings
 from versionedconfig.versions.content import OPAQUE, Content, content_problems, content_size
 from versionedconfig.workload import CRON_JOB, DEPLOYMENT, REPLICA_SET, Health, Workload

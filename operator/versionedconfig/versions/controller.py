@@ -33,9 +33,9 @@ from versionedconfig.model import (
 )
 from versionedconfig.observability.metrics import Metrics
 from versionedconfig.projection import PodKept
+from versionedconfig.references.demands import missing
 from versionedconfig.resource import KIND, PATH, PLURAL, Spec, Status, TargetStatus, Users, VersionedConfig
 from versionedconfig.rollout.controller import RolloutController
-from versionedconfig.rollout.demands import missing
 from versionedconfig.rollout.plan import Aim, Failure, Plan, Scene, plan
 from versionedconfig.settings import Settings
 from versionedconfig.versions.choose import (

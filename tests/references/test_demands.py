@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from versionedconfig.rollout.demands import (
+from versionedconfig.references.demands import (
     AnyTemplateSpec,
     Demand,
     demands,
