@@ -149,6 +149,8 @@ class TargetStatus(_Struct, frozen=True, omit_defaults=True):
     """What its template refers to now: a version, or the logical name; empty while a patch of ours is under way."""
     state: str = ""
     """See rollout/plan.py, State."""
+    uid: str = ""
+    """Of the workload: another one of the same name is another target."""
     from_revision: int = 0
     """The workload's revision when the current version became current: tells an undo from a target not yet moved."""
     previous: str = ""

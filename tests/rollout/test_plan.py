@@ -237,8 +237,89 @@ def test_the_deadline_counts_from_the_move_and_stays_passed() -> None:
 
     assert (first.state, late.state, later.state) == (State.UPDATING, State.FAILED, State.FAILED)
     assert first.since == late.since == later.since
-    healed = one(step([workload("web", "app-2")], aim=aim, previous=[later], now=NOW + timedelta(seconds=63)))
-    assert healed.state == State.UPDATED
+    well = step([workload("web", "app-2")], aim=aim, previous=[later], now=NOW + timedelta(seconds=63))
+    assert one(well).state == State.FAILED
+    assert well.look_again == 10
+    healed = step([workload("web", "app-2")], aim=aim, previous=well.targets, now=NOW + timedelta(seconds=73))
+    assert one(healed).state == State.UPDATED
+
+
+def test_what_has_failed_is_not_well_between_two_crashes() -> None:
+    """A container that crashes again and again runs in between."""
+    workloads = [workload("a", "app-2", health=Health.PROGRESSING), workload("b", "app-1")]
+    failed = step(workloads, troubles={"a": "pod a-1: CrashLoopBackOff"}).targets
+
+    runs = step(
+        [workload("a", "app-2"), workload("b", "app-1")], previous=failed, now=NOW + timedelta(seconds=6)
+    )
+
+    assert [target.state for target in runs.targets] == [State.FAILED, State.WAITING]
+    assert runs.targets[0].message == "pod a-1: CrashLoopBackOff"
+    assert not runs.granted
+    mended = step(
+        [workload("a", "app-3"), workload("b", "app-1")],
+        previous=failed,
+        promoted=True,
+        aim=replace(AIM, current="app-3", versions=AIM.versions | {"app-3"}),
+    )
+    assert mended.targets[0].state == State.UPDATED
+
+
+def test_another_workload_of_the_same_name_is_another_target() -> None:
+    """Deleted and created again while nobody looked: it was never undone."""
+    before = one(step([workload("web", "app-2", revision=2)]))
+    again = replace(workload("web", "app-1"), uid="another")
+
+    result = step([again], previous=[before])
+
+    assert one(result).state == State.WAITING
+    assert moves(result) == {"web"}
+
+
+def test_a_target_that_comes_back_is_no_undo() -> None:
+    """It was not looked at while the content went there and back: its old revision proves nothing."""
+    result = step(
+        [workload("web", "app-1", revision=3)], revisions=[revision("web", 1)], latest={"uid-web": 3}
+    )
+
+    assert moves(result) == {"web"}
+    assert one(result).from_revision == 3
+
+
+def test_a_version_that_nobody_ran_has_not_succeeded() -> None:
+    assert step([]).succeeded
+    assert step([workload("a", "app-2")]).succeeded
+    assert not step([workload("a", "app-2"), workload("b", "app-1")]).succeeded
+    assert not step([workload("a", "app-2", health=Health.PAUSED)]).succeeded
+    undone = [TargetStatus("Deployment", "a", "app-2", "Updated")]
+    result = step([workload("a", "app-1", revision=3)], previous=undone)
+    assert one(result).state == State.OVERRIDDEN
+    assert result.finished
+    assert not result.succeeded
+
+
+def test_what_was_always_broken_stops_nobody_when_others_run_the_version() -> None:
+    broken = workload("z", "app-2", health=Health.FAILED)
+
+    alone = step([broken, workload("a", "app-1")], aim=BACK)
+    proved = step([broken, workload("a", "app-2"), workload("b", "app-1")], aim=BACK)
+
+    assert not alone.granted
+    assert moves(proved) == {"b"}
+    assert step([broken, workload("a", "app-2")], aim=BACK).succeeded
+
+
+def test_who_waits_for_a_turn_is_waited_for() -> None:
+    """By another VersionedConfig that would move the same workload, so that one patch does for both."""
+    aim = replace(AIM, max_concurrent=1)
+    result = step([workload(name, "app-1") for name in "abc"], aim=aim)
+
+    assert moves(result) == {"a"}
+    assert {key.name for key in result.waiting} == {"b", "c"}
+    assert not result.urgent
+    assert not step([workload("a", "app-1")], aim=replace(aim, paused=True)).waiting
+    stuck = step([workload("a", "app")], aim=aim, logical_exists=False)
+    assert {key.name for key in stuck.urgent} == {"a"}
 
 
 def test_max_concurrent() -> None:

@@ -120,10 +120,23 @@ STATUSES = st.builds(
 @given(STATUSES, st.sampled_from(sorted(KEPT)), st.sampled_from(["", *sorted(KEPT)]), st.booleans())
 def test_a_choice_settles(status: Status, latest: str, pinned: str, spec_changed: bool) -> None:
     """After it was written down, the same question has nothing more to ask for: a restart changes nothing."""
-    choice = pick(status, latest, pinned, spec_changed=spec_changed)
+    try:
+        choice = pick(status, latest, pinned, spec_changed=spec_changed)
+    except NotKept:
+        assert status.current_version not in KEPT
+        return
     if choice is not None:
         status = after(status, choice, latest)
         assert status.version(choice.version).cause == choice.cause
         assert len({version.name for version in status.versions}) == len(status.versions)
 
         assert pick(status, latest, pinned, spec_changed=False) is None
+
+
+def test_where_what_everything_went_back_to_is_gone_something_else_is_found_or_told() -> None:
+    failed_b = VersionStatus("app-b", result="Failed")
+    lost = Status(current_version="gone", latest_version="app-b", stable_version="app-a", versions=[failed_b])
+
+    assert pick(lost, "app-b") == Choice("app-a", Cause.ROLLBACK)
+    with pytest.raises(NotKept, match="app-b has failed, and the version before it is gone"):
+        pick(msgspec.structs.replace(lost, stable_version="gone"), "app-b")

@@ -6,7 +6,15 @@ from hypothesis import strategies as st
 
 from versionedconfig.resource import Condition, Status, TargetStatus, VersionStatus
 from versionedconfig.rollout.plan import Plan, State
-from versionedconfig.versions.conditions import MAX_MESSAGE, Verdict, conditions, refused, rolling, settling
+from versionedconfig.versions.conditions import (
+    MAX_MESSAGE,
+    Verdict,
+    beside,
+    conditions,
+    refused,
+    rolling,
+    settling,
+)
 
 FAILED = VersionStatus("app-2", result="Failed", message="Deployment web: it crashes")
 AT_TWO = Status(current_version="app-2", latest_version="app-2")
@@ -19,7 +27,7 @@ def told(*states: State, message: str = "") -> Plan:
         TargetStatus("Deployment", names[i], "app-2", state, message=message)
         for i, state in enumerate(states)
     )
-    return Plan(targets, {}, {})
+    return Plan(targets, {})
 
 
 U, M, W, F = State.UPDATED, State.UPDATING, State.WAITING, State.FAILED
@@ -47,7 +55,7 @@ U, M, W, F = State.UPDATED, State.UPDATING, State.WAITING, State.FAILED
 def test_rolling(
     name: str, status: Status, steps: Plan, options: dict[str, bool], reason: str, true: set[str], words: str
 ) -> None:
-    verdict = rolling(status, steps, **{"paused": False, "pinned": False, **options})
+    verdict = rolling(status, steps, paused=options.get("paused", False), pinned=options.get("pinned", False))
     found = conditions(verdict, (), generation=3, now="t")
 
     assert {c.type for c in found if c.status == "True"} == true, name
@@ -60,6 +68,24 @@ def test_a_refusal_and_a_wait() -> None:
 
     assert (no.stalled, no.ready, no.reason, no.message) == (True, False, "KeyMissing", "a; b")
     assert (wait.reconciling, wait.stalled, wait.reason) == (True, False, "Settling")
+
+
+def test_what_goes_on_beside_a_refusal_is_told_too() -> None:
+    moving = rolling(AT_TWO, told(U, M), paused=False, pinned=False)
+    done = rolling(AT_TWO, told(U), paused=False, pinned=False)
+    broken = rolling(AT_TWO, told(F, message="it crashes"), paused=False, pinned=False)
+    no = refused("KeyMissing", ["no key"])
+    wait = settling("app-3")
+
+    both = beside(moving, no, None)
+    assert (both.reason, both.reconciling, both.stalled, both.ready) == ("KeyMissing", True, False, False)
+    assert both.message == "no key; meanwhile: 1 of 2 targets are updated to app-2"
+    assert beside(done, no, None) == no
+    assert beside(broken, no, None).degraded
+    assert beside(done, None, wait) == wait
+    assert beside(moving, None, wait) == moving
+    assert beside(broken, None, wait) == broken
+    assert beside(done, None, None) == done
 
 
 VERDICTS = st.builds(Verdict, st.sampled_from(["A", "B"]), st.text(max_size=2000), *[st.booleans()] * 4)

@@ -15,7 +15,7 @@ from versionedconfig.kube.api import Api, ApiError, path_of
 from versionedconfig.kube.queue import WorkQueue
 from versionedconfig.model import ConfigKey, ObjectKey, WorkloadKey, owner_by_name
 from versionedconfig.observability.metrics import Metrics
-from versionedconfig.rollout.plan import Aim
+from versionedconfig.rollout.plan import Aim, Plan
 from versionedconfig.rollout.rewrite import rewrite
 from versionedconfig.view import View
 from versionedconfig.workload import Workload
@@ -43,7 +43,8 @@ class _Published:
     aim: Aim
     targets: frozenset[WorkloadKey]
     granted: Mapping[WorkloadKey, str]
-    willing: Mapping[WorkloadKey, str]
+    urgent: frozenset[WorkloadKey] = frozenset()
+    waiting: frozenset[WorkloadKey] = frozenset()
 
 
 class RolloutController:
@@ -70,23 +71,19 @@ class RolloutController:
         self._unsettled.add(owner)
 
     def publish(
-        self,
-        owner: ObjectKey,
-        aim: Aim,
-        targets: Collection[WorkloadKey],
-        granted: Mapping[WorkloadKey, str],
-        willing: Mapping[WorkloadKey, str],
-        *,
-        settled: bool,
+        self, owner: ObjectKey, aim: Aim, targets: Collection[WorkloadKey], steps: Plan, *, settled: bool
     ) -> None:
-        """This is what it wants now, who may move to which version, and who might if there were a slot; not `settled`
-        where it changed again meanwhile."""
+        """This is what it wants now, and who may move to which version; not `settled` where it changed again meanwhile."""
         released = settled and owner in self._unsettled
         if settled:
             self._unsettled.discard(owner)
-        self._published[owner] = _Published(aim, frozenset(targets), granted, willing)
+        before = self._published.get(owner)
+        self._published[owner] = _Published(
+            aim, frozenset(targets), steps.granted, steps.urgent, steps.waiting
+        )
         # Whoever waited for this one may have been granted by another one before.
-        for key in targets if released else granted:
+        free = before.waiting - steps.waiting if before is not None else frozenset()
+        for key in targets if released else {*steps.granted, *free}:
             # What was refused waits for its back-off: a refusal is told, and telling comes back here.
             if released or key not in self._refusals:
                 self.queue.add(key)
@@ -128,17 +125,17 @@ class RolloutController:
             self._refusals.pop(key, None)
             return
         owners = set(self._owners(workload))
-        if owners & self._unsettled:
+        published = [one for owner in owners if (one := self._published.get(owner)) is not None]
+        back = any(one.aim.rolling_back and key in one.granted for one in published)
+        urgent = back or any(key in one.urgent for one in published)
+        unsettled = bool(owners & self._unsettled) and not back
+        if unsettled or (not urgent and any(key in one.waiting for one in published)):
+            # One patch for all of them: it comes when the last one is ready for it.
             return
         names: dict[tuple[str, str], str] = {}
-        published = [one for owner in owners if (one := self._published.get(owner)) is not None]
-        if any(key in one.granted for one in published):
-            # Its pods are replaced in any case: what waits for a slot in another rollout goes along, and saves a second
-            # time.
-            for one in published:
-                version = one.granted.get(key) or one.willing.get(key)
-                if version is not None:
-                    names.update({(one.aim.kind, name): version for name in one.aim.names(workload)})
+        for one in published:
+            if key in one.granted:
+                names.update({(one.aim.kind, name): one.granted[key] for name in one.aim.names(workload)})
         operations = rewrite(workload.references, names, workload.uid)
         if not operations:
             self._refusals.pop(key, None)

@@ -36,6 +36,9 @@ MOVED: Final = frozenset({State.UPDATING, State.FAILED})
 UNFINISHED: Final = frozenset({State.WAITING, *MOVED})
 """The rollout waits for it; of the others nothing more is to be expected."""
 
+RECOVERY_SECONDS: Final = 10
+"""So long a target that has failed has to be healthy at least: more than a container runs between two crashes."""
+
 MOST_REVERTS: Final = 3
 """So often in a row the logical name is written back before it is left alone."""
 
@@ -91,8 +94,10 @@ class Plan:
     targets: tuple[TargetStatus, ...]
     granted: Mapping[WorkloadKey, str]
     """With the version that they are to get."""
-    willing: Mapping[WorkloadKey, str]
-    """Those that wait for a slot alone: where another VersionedConfig moves one, it gets this version in the same patch."""
+    urgent: frozenset[WorkloadKey] = frozenset()
+    """Those of them that wait for nobody: they go back, or their pods cannot start before."""
+    waiting: frozenset[WorkloadKey] = frozenset()
+    """They get their turn later: whoever else wants to move one waits for it, so that one patch does for both."""
     failure: Failure | None = None
     """The version has failed, and what it moved is to go back."""
     stuck: tuple[WorkloadKey, ...] = ()
@@ -108,7 +113,15 @@ class Plan:
     @property
     def finished(self) -> bool:
         """Nothing of the rollout is left to do."""
-        return not any(target.state in UNFINISHED for target in self.targets)
+        proved = self.updated > 0
+        return not any(_unfinished(target, proved) for target in self.targets)
+
+    @property
+    def succeeded(self) -> bool:
+        """It is finished, and somebody runs the version, or nobody wants it."""
+        states = {target.state for target in self.targets}
+        ran = not states or bool(states & {State.UPDATED, State.MANUAL})
+        return self.finished and ran and State.PAUSED not in states
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +173,9 @@ def plan(
         reached[revision.owner_uid] = max(revision.revision, reached.get(revision.owner_uid, 0))
     ordered = sorted(workloads, key=lambda w: (w.kind, w.name))
     told = {
-        w.key: _Target(aim, scene, w, previous.get(w.key), promoted, reached.get(w.uid, 0), now).told()
+        w.key: _Target(
+            aim, scene, w, _of(w, previous.get(w.key)), promoted, reached.get(w.uid, 0), now
+        ).told()
         for w in ordered
     }
     failed = [key for key, target in told.items() if target.state == State.FAILED]
@@ -176,7 +191,7 @@ def plan(
             None,
         )
     by_key = {w.key: w for w in ordered}
-    granted, willing = _granted(aim, scene, by_key, told, failed)
+    granted, urgent, waiting = _granted(aim, scene, by_key, told, failed)
     why = ""
     if aim.paused:
         why = "the rollout is paused"
@@ -191,7 +206,8 @@ def plan(
     return Plan(
         targets,
         {key: told[key].wanted or aim.current for key in granted},
-        {key: told[key].wanted or aim.current for key in willing},
+        frozenset(urgent),
+        frozenset(waiting),
         failure,
         tuple(
             key
@@ -208,8 +224,8 @@ def _granted(
     workloads: Mapping[WorkloadKey, Workload],
     told: Mapping[WorkloadKey, TargetStatus],
     failed: list[WorkloadKey],
-) -> tuple[set[WorkloadKey], list[WorkloadKey]]:
-    """Who may move, and who might if there were a slot."""
+) -> tuple[set[WorkloadKey], set[WorkloadKey], list[WorkloadKey]]:
+    """Who may move, who of them waits for nobody, and whose turn comes later."""
     waiting = [key for key, target in told.items() if target.state == State.WAITING]
     # Their pods cannot start before: holding them back protects nobody.
     granted = {key for key in waiting if not scene.logical_exists and aim.name in aim.names(workloads[key])}
@@ -218,36 +234,55 @@ def _granted(
         granted.update(key for key in failed if key in scene.refusals)
     if aim.rolling_back:
         # Back in one step.
-        return granted | set(waiting), []
-    if failed or aim.paused:
+        granted |= set(waiting)
+    proved = any(target.state == State.UPDATED for target in told.values())
+    if aim.rolling_back or aim.paused or any(_unfinished(told[key], proved) for key in failed):
         # What made one target fail would make the next ones fail too.
-        return granted, []
+        return granted, granted, []
     free = max_concurrent(aim.max_concurrent, len(told))
     free -= sum(target.state == State.UPDATING for target in told.values())
     front = min(
-        (workloads[key].order for key, target in told.items() if target.state in UNFINISHED), default=0
+        (workloads[key].order for key, target in told.items() if _unfinished(target, proved)), default=0
     )
 
     def turn(key: WorkloadKey) -> tuple[bool, str, str]:
         # Those that are broken already come last: they tell nothing about the version.
-        return key in scene.sick, key.name, key.kind
+        # The same for every VersionedConfig, so that two of them never wait for each other.
+        return key in scene.sick or key in scene.troubles, key.name, key.kind
 
     due = sorted((key for key in waiting if key not in granted and workloads[key].order == front), key=turn)
-    free = max(0, free)
-    return granted | set(due[:free]), due[free:]
+    in_turn = set(due[: max(0, free)])
+    return granted | in_turn, granted, [key for key in waiting if key not in granted | in_turn]
+
+
+def _of(workload: Workload, before: TargetStatus | None) -> TargetStatus | None:
+    """What was told of this very workload, and not of one of the same name that is gone."""
+    return before if before is not None and before.uid in ("", workload.uid) else None
+
+
+def _unfinished(target: TargetStatus, proved: bool) -> bool:
+    """The rollout waits for it. One that was never healthy says nothing about a version that others run."""
+    if target.state == State.FAILED and proved and not target.previous:
+        return False
+    return target.state in UNFINISHED
 
 
 def _look_again(aim: Aim, targets: Iterable[TargetStatus], now: datetime) -> float | None:
     """When a deadline passes."""
     due = []
     for target in targets:
-        if target.state == State.UPDATING and target.healthy_since:
-            due.append(_time(target.healthy_since) + timedelta(seconds=aim.min_ready_seconds))
+        if target.state in MOVED and target.healthy_since:
+            due.append(_time(target.healthy_since) + timedelta(seconds=_soak(aim, target)))
         elif target.state == State.UPDATING:
             due.append(_time(target.since) + timedelta(seconds=aim.progress_deadline_seconds + 1))
         elif target.state == State.CONFLICT:
             due.append(_time(target.since) + timedelta(seconds=CONFLICT_SECONDS + 1))
     return max(0.1, (min(due) - now).total_seconds()) if due else None
+
+
+def _soak(aim: Aim, before: TargetStatus) -> int:
+    """Seconds of health that count. What has failed crashes again and again, and is well in between."""
+    return max(aim.min_ready_seconds, RECOVERY_SECONDS if before.state == State.FAILED else 0)
 
 
 @dataclass(slots=True)
@@ -280,6 +315,9 @@ class _Target:
                 state, message, reverts = self._held_back(before, version, reverts)
             elif state is State.UPDATED:
                 state, healthy_since = self._settled(before, version)
+        if state is State.UPDATING and self._failed_before(before, version):
+            # Until it has proved the contrary.
+            state, message = State.FAILED, before.message
         since = timestamp(self.now)
         if not self.promoted and self.before is not None and _same_phase(before.state, state):
             since = before.since or since
@@ -296,6 +334,7 @@ class _Target:
         return TargetStatus(
             kind=self.workload.kind,
             name=self.workload.name,
+            uid=self.workload.uid,
             version=version,
             state=state,
             from_revision=from_revision,
@@ -339,6 +378,11 @@ class _Target:
             )
         return State.WAITING, "", version
 
+    def _failed_before(self, before: TargetStatus, version: str) -> bool:
+        return (
+            not self.promoted and (before.state, before.version) == (State.FAILED, version) and bool(version)
+        )
+
     def _through(self, goal: str) -> bool:
         """It was healthy with this version: what comes later is no news about the version."""
         before = self.before
@@ -351,7 +395,7 @@ class _Target:
 
     def _settled(self, before: TargetStatus, version: str) -> tuple[State, str]:
         """Healthy for long enough, or since when."""
-        needed = self.aim.min_ready_seconds
+        needed = self.aim.min_ready_seconds if self.promoted else _soak(self.aim, before)
         if self._through(version) or not needed or not self.workload.running:
             return State.UPDATED, ""
         since = "" if self.promoted or before.version != version else before.healthy_since
@@ -381,8 +425,7 @@ class _Target:
         """Its revision when the current version became current, and whether it had that version since."""
         workload = self.workload
         if self.promoted or self.before is None:
-            if not self.promoted:
-                return 0, self.reached > 0
+            # One that is seen for the first time outside a promotion cannot be told from one that was undone: it moves.
             # What changed before the promotion and was not seen by its controller yet must not look like a move after
             # it: each such change gives at most one revision.
             unseen = workload.pending + (workload.key in self.scene.in_flight)

@@ -33,7 +33,7 @@ class Choice:
 
 
 class NotKept(Exception):
-    """The pin names a version that is not there."""
+    """The version to go to is not there."""
 
 
 def choose(
@@ -64,7 +64,11 @@ def choose(
         return Choice(latest, Cause.SPEC_CHANGE if spec_changed else Cause.SOURCE_CHANGE)
     if status.version(latest).result == FAILED:
         # Not tried again until the content changes.
-        return None
+        if status.current_version in kept:
+            return None
+        if status.stable_version in kept and status.stable_version != latest:
+            return Choice(status.stable_version, Cause.ROLLBACK)
+        raise NotKept(f"{latest} has failed, and the version before it is gone: change the content")
     was_pinned = status.version(status.current_version).cause == Cause.PIN
     return Choice(latest, Cause.UNPIN if was_pinned else Cause.SPEC_CHANGE)
 

@@ -1,7 +1,7 @@
 """Conditions of a VersionedConfig in the kstatus convention (Ready, Reconciling, Stalled) and Degraded. Pure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from versionedconfig.resource import Condition, Status
 from versionedconfig.rollout.plan import Plan, State
@@ -32,8 +32,28 @@ def refused(reason: str, problems: Iterable[str]) -> Verdict:
     return Verdict(reason, "; ".join(problems), stalled=True)
 
 
-def rolling(status: Status, plan: Plan, *, paused: bool, pinned: bool) -> Verdict:
-    """Where the rollout to the current version stands."""
+def beside(rollout: Verdict, refusal: Verdict | None, settling: Verdict | None) -> Verdict:
+    """Other content is refused, or waits, while the rollout to what is current goes on: both are told."""
+    if refusal is not None:
+        meanwhile = f"; meanwhile: {rollout.message}" if not rollout.ready else ""
+        return replace(
+            rollout,
+            reason=refusal.reason,
+            message=refusal.message + meanwhile,
+            ready=False,
+            stalled=not rollout.reconciling,
+        )
+    if settling is not None and (rollout.ready or rollout.stalled):
+        return replace(settling, degraded=rollout.degraded)
+    return rollout
+
+
+def rolling(status: Status, plan: Plan, *, paused: bool, pinned: bool, stays: str = "") -> Verdict:
+    """Where the rollout to the current version stands.
+
+    Args:
+        stays: why a version that has failed is not taken back.
+    """
     current, total = status.current_version, len(plan.targets)
     by_state = {state: [t.name for t in plan.targets if t.state == state] for state in State}
     latest = status.version(status.latest_version)
@@ -44,7 +64,7 @@ def rolling(status: Status, plan: Plan, *, paused: bool, pinned: bool) -> Verdic
         return Verdict(
             "TargetFailed",
             f"{failed.kind} {failed.name} does not get healthy with {current}: {failed.message}; "
-            f"{plan.updated} of {total} targets are updated",
+            f"{plan.updated} of {total} targets are updated" + (f"; {stays}" if stays else ""),
             degraded=True,
         )
     if gave_up:

@@ -50,7 +50,7 @@ from versionedconfig.versions.choose import (
     undoes_failure,
     way_back,
 )
-from versionedconfig.versions.conditions import Verdict, conditions, refused, rolling, settling
+from versionedconfig.versions.conditions import Verdict, beside, conditions, refused, rolling, settling
 from versionedconfig.versions.content import Content
 from versionedconfig.versions.history import history
 from versionedconfig.versions.maps import Meaning, VersionMaps
@@ -98,7 +98,11 @@ class _Known:
     """As they were assessed last; told a little later."""
     latest: str = ""
     """Version of the content, where that is not told yet."""
+    settling: Verdict | None = None
+    """There is other content, which waits for further changes."""
     refusal: Verdict | None = None
+    stays: str = ""
+    """Why a version that has failed is not taken back."""
     missing: Keys | None = None
     """The keys that it is refused with, since targets ask for others."""
     halted: bool = False
@@ -222,18 +226,16 @@ class VersionsController:
             if known is None:
                 return
         if known.halted or not known.status.current_version:
-            if known.refusal is not None:
-                await self._write_status(owner, known, self._told(known, known.refusal))
+            if (verdict := known.refusal or known.settling) is not None:
+                await self._write_status(owner, known, self._told(known, verdict))
         else:
             await self._progress(owner, known, promoted=False)
         self.queue.add_after(owner, self._settings.resync_seconds)
 
     def _current_missing(self, owner: ObjectKey, known: _Known) -> bool:
-        """It can be made again from the content, if it is the content's."""
+        """It can be made again if it is the content's, and something else has to be found if not."""
         status = known.status
         if known.refusal is not None or not status.current_version:
-            return False
-        if status.current_version != status.latest_version:
             return False
         incarnation = self._view.incarnation(
             ConfigKey(known.spec.kind, owner.namespace, status.current_version)
@@ -259,9 +261,10 @@ class VersionsController:
             self._rollouts.withdraw(owner)
             where = f"the operator makes nothing in namespace {owner.namespace}: use another one"
             return self._refuse(owner, known, refused("NamespaceExcluded", [where]))
+        await self._store.set_policy(self._view.versions(owner), resource.spec.deletion_policy)
         made = await self._make(owner, resource, known)
         if made is None:
-            return None
+            return known
         if known.refusal is not None and not resource.spec.pin:
             return known  # a pin asks for no content
         kept = {version.key.name for version in self._versions(owner, known)}
@@ -275,7 +278,8 @@ class VersionsController:
             )
         except NotKept as error:
             self._try_again(owner)
-            return self._refuse(owner, known, refused("PinNotKept", [str(error)]))
+            reason = "PinNotKept" if resource.spec.pin else "VersionGone"
+            return self._refuse(owner, known, refused(reason, [str(error)]))
         # Not before: what is refused has settled, and would wait anew each time that it is tried again, in rounds that
         # look like successes to the queue.
         if known.refusal is None:
@@ -289,7 +293,7 @@ class VersionsController:
         if unmet := self._unmet(owner, known, keys):
             known.missing = keys
             return self._refuse(owner, known, refused("KeyMissing", unmet))
-        if not await self._promote(owner, known, choice, latest=made.version):
+        if not await self._promote(owner, known, choice, latest=made.version, generation=known.generation):
             return None
         return known
 
@@ -301,9 +305,7 @@ class VersionsController:
             wait = self._seconds_to_settle(owner, resource, content)
             if wait > 0:
                 self._dirty.add(owner)
-                if not known.status.conditions:
-                    verdict = settling(content.version_name(owner.name))
-                    await self._write_status(owner, known, self._told(known, verdict))
+                known.settling = settling(content.version_name(owner.name))
                 self.queue.add_after(owner, wait)
                 return None
             keys = Keys(frozenset(content.data), frozenset(content.binary_data))
@@ -341,6 +343,29 @@ class VersionsController:
                 workload.demands, aim.names(workload), aim.kind, keys.data, binary_keys=keys.binary_data
             )
         ]
+
+    async def _cannot_go_back(self, owner: ObjectKey, known: _Known, back: str) -> str:
+        """What a target that would go back asks for and would not find there; empty where all find it."""
+        kind, current = known.spec.kind, known.status.current_version
+        aim = self._aim(owner, known, self._versions(owner, known))
+        keys: dict[str, Keys] = {}
+        for workload in self._targets(owner, known, aim):
+            target = known.targets.get(workload.key)
+            if target is None or target.version not in ("", current):
+                continue
+            there = target.previous or back
+            if there not in keys:
+                keys[there] = await read_keys(self._api, ConfigKey(kind, owner.namespace, there))
+            unmet = missing(
+                workload.demands,
+                aim.names(workload),
+                kind,
+                keys[there].data,
+                binary_keys=keys[there].binary_data,
+            )
+            if unmet:
+                return f"{workload.kind} {workload.name} cannot go back to {there}: {unmet[0]}"
+        return ""
 
     def _targets(self, owner: ObjectKey, known: _Known, aim: Aim) -> list[Workload]:
         found = self._rollouts.referrers(aim, owner.namespace)
@@ -418,11 +443,13 @@ class VersionsController:
     def _versions(self, owner: ObjectKey, known: _Known) -> list[Incarnation]:
         return [version for version in self._view.versions(owner) if version.key.kind == known.spec.kind]
 
-    async def _promote(self, owner: ObjectKey, known: _Known, choice: Choice, *, latest: str) -> bool:
+    async def _promote(
+        self, owner: ObjectKey, known: _Known, choice: Choice, *, latest: str, generation: int
+    ) -> bool:
         """The version is current from now on; False where that could not be told."""
         known.status = msgspec.structs.replace(
             promoted(known.status, choice, latest=latest, now=timestamp(_now())),
-            latest_generation=known.generation,
+            latest_generation=generation,
         )
         fields = {"versionedconfig": str(owner), "version": choice.version, "cause": str(choice.cause)}
         logger.info("promoted", extra=fields)
@@ -437,7 +464,7 @@ class VersionsController:
         steps = plan(
             aim,
             workloads,
-            scene=self._scene(owner, aim, workloads, promoted=promoted),
+            scene=self._scene(owner, aim, workloads, revisions=promoted or self._any_new(known, workloads)),
             previous=known.targets,
             promoted=promoted,
             now=_now(),
@@ -448,13 +475,15 @@ class VersionsController:
             and (told := await self._roll_back(owner, known, steps.failure)) is not None
         ):
             return told
+        if steps.failure is None:
+            known.stays = ""
         status = known.status
         if known.latest:
             status = msgspec.structs.replace(
                 status, latest_version=known.latest, latest_generation=known.generation
             )
         entry = status.version(status.current_version)
-        if steps.finished and not entry.result:
+        if steps.succeeded and not entry.result:
             status = succeeded(status)
         needed = {version.key.name for version in versions if self._view.used(version)}
         needed |= {status.current_version, status.latest_version, status.stable_version}
@@ -462,6 +491,8 @@ class VersionsController:
         needed |= {target.wanted for target in steps.targets}
         if not steps.finished:
             needed |= {target.previous for target in steps.targets}
+        # Others take their content from it.
+        needed |= {version.key.name for version in versions if version.key in self._followers}
         kept = history(
             versions,
             status=status,
@@ -472,8 +503,16 @@ class VersionsController:
             now=_now(),
         )
         status = msgspec.structs.replace(status, versions=list(kept.kept))
-        verdict = known.refusal or rolling(
-            status, steps, paused=known.spec.rollout.paused, pinned=bool(known.spec.pin)
+        verdict = beside(
+            rolling(
+                status,
+                steps,
+                paused=known.spec.rollout.paused,
+                pinned=bool(known.spec.pin),
+                stays=known.stays,
+            ),
+            known.refusal,
+            known.settling,
         )
         told = await self._write_status(owner, known, self._told(known, verdict, status, steps), now=promoted)
         if promoted and not told:
@@ -483,7 +522,7 @@ class VersionsController:
             sick = self._sick(owner, aim, workloads)
             await self._replace(sick[key][0] for key in steps.stuck)
         settled = owner not in self._dirty or known.refusal is not None
-        self._rollouts.publish(owner, aim, list(known.targets), steps.granted, steps.willing, settled=settled)
+        self._rollouts.publish(owner, aim, list(known.targets), steps, settled=settled)
         for seconds in (steps.look_again, kept.wait_seconds):
             if seconds is not None:
                 self.queue.add_after(owner, seconds)
@@ -491,6 +530,8 @@ class VersionsController:
         await self._store.mark(kept.unmark, None)
         if kept.collectable:
             await self._store.collect(owner.namespace, kept.collectable)
+        # Of a VersionedConfig of that name that was of the other kind.
+        await self._leave(owner, [one for one in self._view.versions(owner) if one not in versions])
         return True
 
     def _meaning(self, known: _Known, status: Status) -> Meaning:
@@ -499,6 +540,10 @@ class VersionsController:
         only = {f"{target.kind}/{target.name}" for target in listed if target.name}
         only |= {f"{key.kind}/{key.name}" for key in known.targets}
         return Meaning(known.spec.kind, status.stable_version, tuple(sorted(only)) if listed else None)
+
+    def _any_new(self, known: _Known, workloads: Iterable[Workload]) -> bool:
+        """Some target was not told of before."""
+        return any(workload.key not in known.targets for workload in workloads)
 
     async def _roll_back(self, owner: ObjectKey, known: _Known, failure: Failure) -> bool | None:
         """Take the current version back, in one step; None where there is nothing to go back to."""
@@ -511,6 +556,11 @@ class VersionsController:
         back = way_back(status, kept)
         if not back:
             return None
+        known.stays = known.stays or await self._cannot_go_back(owner, known, back)
+        if known.stays:
+            return None
+        # What was granted a moment ago must not move any more.
+        self._rollouts.unsettle(owner)
         known.status = failed(known.status, f"{failure.target}: {failure.message}")
         logger.warning(
             "version failed",
@@ -522,7 +572,13 @@ class VersionsController:
         )
         try:
             choice = Choice(back, Cause.ROLLBACK)
-            return await self._promote(owner, known, choice, latest=status.latest_version)
+            return await self._promote(
+                owner,
+                known,
+                choice,
+                latest=status.latest_version,
+                generation=status.latest_generation,
+            )
         except BaseException:
             # What is known is ahead of what was written.
             self._dirty.add(owner)
@@ -581,7 +637,7 @@ class VersionsController:
             rolling_back=rolling_back(status),
         )
 
-    def _scene(self, owner: ObjectKey, aim: Aim, workloads: list[Workload], *, promoted: bool) -> Scene:
+    def _scene(self, owner: ObjectKey, aim: Aim, workloads: list[Workload], *, revisions: bool) -> Scene:
         view, rollouts = self._view, self._rollouts
         current = ConfigKey(aim.kind, owner.namespace, aim.current)
         by_uid = {workload.uid: workload.key for workload in workloads}
@@ -603,11 +659,11 @@ class VersionsController:
             if name != aim.current
         ]
         sets = {workload.uid: workload.key for workload in workloads if workload.kind == REPLICA_SET}
-        revisions = (view.revision(key) for key in view.revisions.referrers(current) if key.kind != JOB)
+        followers = (view.revision(key) for key in view.revisions.referrers(current) if key.kind != JOB)
         refusals = {workload.key: rollouts.refusal(workload.key) for workload in workloads}
         return Scene(
-            revisions=[revision for revision in revisions if revision is not None],
-            latest=view.latest_revisions(owner.namespace) if promoted else {},
+            revisions=[revision for revision in followers if revision is not None],
+            latest=view.latest_revisions(owner.namespace) if revisions else {},
             in_flight={workload.key for workload in workloads if rollouts.in_flight(workload.key)},
             refusals={key: refusal for key, refusal in refusals.items() if refusal},
             troubles=troubles,
@@ -675,6 +731,13 @@ class VersionsController:
             if error.status in (404, 409):
                 self.changed(owner)
                 return False
+            if error.status == 413 or "too large" in error.message:
+                # Neither it nor what waits for it would ever come further.
+                known.halted = True
+                self._rollouts.withdraw(owner)
+                message = f"it leaves no room for its status: {error.message}; split the content, or use from"
+                await self._event(owner, known, "TooLarge", message, wrong=True)
+                return False
             raise
         known.written = self._clock()
         before, known.status = known.status, status
@@ -689,12 +752,17 @@ class VersionsController:
         wrong = any(
             one.status == "True" for one in known.status.conditions if one.type in ("Stalled", "Degraded")
         )
+        await self._event(owner, known, ready.reason, ready.message, wrong=wrong)
+
+    async def _event(
+        self, owner: ObjectKey, known: _Known, reason: str, message: str, *, wrong: bool
+    ) -> None:
         try:
             await upsert_event(
                 self._api,
                 Regarding(f"{GROUP}/{API_VERSION}", KIND, *owner, known.uid),
-                reason=ready.reason,
-                message=ready.message,
+                reason=reason,
+                message=message,
                 type="Warning" if wrong else "Normal",
                 now=_now(),
             )
@@ -706,14 +774,19 @@ class VersionsController:
         self._drop(owner)
         if self._settings.excluded(owner.namespace):
             return
-        versions = self._view.versions(owner)
+        await self._leave(owner, self._view.versions(owner))
+
+    async def _leave(self, owner: ObjectKey, versions: list[Incarnation]) -> None:
+        """Versions that no VersionedConfig has any more."""
+        if not versions:
+            return
         # With deletionPolicy Delete what an old revision could go back to is no use, and nothing is waited for.
         at_once = any(version.delete_with_owner for version in versions)
         used = self._view.in_use if at_once else self._view.used
         left = history(
             versions,
             status=Status(),
-            needed={version.key.name for version in versions if used(version)},
+            needed={v.key.name for v in versions if used(v) or v.key in self._followers},
             users=lambda _: Users(),
             limit=0,
             unused_seconds=0.0 if at_once else self._settings.unused_seconds,

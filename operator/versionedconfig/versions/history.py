@@ -89,10 +89,11 @@ def history(
                 users=users(version),
             )
         )
-    current = told.get(status.current_version)
-    if current is not None and all(version.name != current.name for version in kept):
-        # Made a moment ago, and not seen yet.
-        kept.insert(0, msgspec.structs.replace(current, hash=current.name[-HASH_LENGTH:], state="Current"))
+    # Made a moment ago, and not seen yet; or somebody deleted a version that has failed, and it is not to be tried again.
+    for name, state in ((status.latest_version, "Unused"), (status.current_version, "Current")):
+        entry = told.get(name, VersionStatus())
+        if entry.name and all(version.name != name for version in kept):
+            kept.insert(0, msgspec.structs.replace(entry, hash=name[-HASH_LENGTH:], state=state))
     return History(tuple(kept), tuple(collectable), tuple(mark), tuple(unmark), min(waits) if waits else None)
 
 

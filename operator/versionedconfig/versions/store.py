@@ -10,6 +10,7 @@ import msgspec
 from versionedconfig.kube.api import METADATA_ONLY, Api, ApiError
 from versionedconfig.live import LiveLists
 from versionedconfig.model import (
+    DELETION_ANNOTATION,
     IGNORE_ANNOTATION,
     IN_USE_FINALIZER,
     NAME_ANNOTATION,
@@ -23,7 +24,7 @@ from versionedconfig.observability.metrics import Metrics
 from versionedconfig.projection import api_path
 from versionedconfig.resource import VersionedConfig
 from versionedconfig.versions.content import Content
-from versionedconfig.versions.metadata import metadata_patch, version_metadata
+from versionedconfig.versions.metadata import DELETE, metadata_patch, version_metadata
 from versionedconfig.view import View
 
 logger = logging.getLogger(__name__)
@@ -153,16 +154,25 @@ class VersionStore:
         if patch:
             await self._patch(key, {"uid": stored.metadata.uid, **patch})
 
+    async def set_policy(self, versions: Iterable[Incarnation], policy: str) -> None:
+        """Note it on all of them: when their VersionedConfig is gone, it cannot be asked any more."""
+        delete = policy == DELETE
+        for version in versions:
+            if version.delete_with_owner != delete and not (version.ignored or version.deleting):
+                await self._annotate(version, DELETION_ANNOTATION, DELETE if delete else None)
+
     async def mark(self, versions: Iterable[Incarnation], now: datetime | None) -> None:
         """Note since when nothing needs them; None: that something does."""
         text = timestamp(now) if now is not None else None
         for version in versions:
-            metadata = {"uid": version.uid, "annotations": {UNUSED_ANNOTATION: text}}
-            try:
-                await self._patch(version.key, metadata)
-            except ApiError as error:
-                if error.status not in (404, 409, 422):  # gone, or another one by now
-                    raise
+            await self._annotate(version, UNUSED_ANNOTATION, text)
+
+    async def _annotate(self, version: Incarnation, name: str, value: str | None) -> None:
+        try:
+            await self._patch(version.key, {"uid": version.uid, "annotations": {name: value}})
+        except ApiError as error:
+            if error.status not in (404, 409, 422):  # gone, or another one by now
+                raise
 
     async def _patch(self, key: ConfigKey, metadata: Mapping[str, object]) -> None:
         body = {"metadata": metadata}
