@@ -46,7 +46,9 @@ def test_what_crashes_again_and_again_lets_nobody_pass(
     def restarts() -> int:
         found = fetch_all(api, pykube.Pod, namespace, {"app": "a"})
         return max(
-            status["restartCount"] for one in found for status in one["status"].get("containerStatuses", [])
+            int(status["restartCount"])
+            for one in found
+            for status in one["status"].get("containerStatuses", [])
         )
 
     wait_until(lambda: restarts() >= 3, 90, "it has run and crashed several times")
