@@ -78,7 +78,8 @@ def test_what_would_miss_a_key_does_not_go_back(
     kubectl.create(namespace, deployment("a", reading_pod_spec(), replicas=1))
     wait_until(lambda: targets(api, namespace).get("a", ("",))[0] == "Updated", 60, "a is a target")
     edit(kubectl, namespace, data={**BAD, "NEW": "x"})
-    wait_until(lambda: targets(api, namespace)["b"][0] != "Waiting", 60, "a is through, and b's turn")
+    on_the_move = ("Updating", "Failed")
+    wait_until(lambda: targets(api, namespace)["b"][0] in on_the_move, 60, "a is through, and it is b's turn")
 
     version = str(resource(api, namespace)["status"]["currentVersion"])
     env = {"name": "NEW", "valueFrom": {"configMapKeyRef": {"name": version, "key": "NEW"}}}
