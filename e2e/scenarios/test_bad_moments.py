@@ -142,6 +142,20 @@ def test_a_version_that_has_failed_is_not_tried_again_because_it_was_deleted(
     assert generation(api, namespace, "a") == before
 
 
+def test_who_goes_back_to_a_version_that_is_gone_gets_the_current_one(
+    operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
+) -> None:
+    """An old revision does not hold: somebody may delete what only that needs."""
+    first = start_several(kubectl, api, namespace, reading_pod_spec(), "a")
+    second = change(kubectl, api, namespace, "two", first)
+    kubectl("delete", "-n", namespace, f"configmap/{first}", "--wait")
+
+    kubectl("rollout", "undo", "-n", namespace, "deployment/a")
+    wait_until(lambda: names_in(template(api, namespace, "a")) == {second}, 30, "it is moved again")
+    wait_for_rollout(kubectl, namespace, "a")
+    wait_until(lambda: targets(api, namespace) == {"a": ("Updated", second)}, 30, "it is told")
+
+
 def test_a_version_that_others_take_from_is_kept(
     operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
 ) -> None:

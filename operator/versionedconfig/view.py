@@ -7,13 +7,20 @@ read it and are told keys, never objects.
 import dataclasses
 import functools
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from versionedconfig.kube.api import Api
 from versionedconfig.kube.mirror import Mirror, Resource
-from versionedconfig.model import ConfigKey, Incarnation, Node, ObjectKey, WorkloadKey
+from versionedconfig.model import (
+    ConfigKey,
+    Incarnation,
+    Node,
+    ObjectKey,
+    WorkloadKey,
+    owner_by_name,
+)
 from versionedconfig.projection import (
     CONFIG_MAPS,
     CONTROLLER_REVISIONS,
@@ -69,6 +76,8 @@ class View:
         self.holders = Holders(kinds, self._holders_changed, self._patterns_changed)
         self.templates: ReferenceIndex[WorkloadKey] = ReferenceIndex(self._usage)
         self.revisions: ReferenceIndex[WorkloadKey] = ReferenceIndex(self._usage)
+        self._claimed: defaultdict[ObjectKey, Counter[ConfigKey]] = defaultdict(Counter)
+        """By the VersionedConfig whose version it would be: what templates refer to, with the number of them."""
         self._set_owners: dict[str, str] = {}
         """uid of each ReplicaSet to that of its controller: pods know the ReplicaSet alone."""
         self._troubled: defaultdict[str, dict[str, PodKept]] = defaultdict(dict)
@@ -141,6 +150,11 @@ class View:
         """The versions of a VersionedConfig."""
         found = (self.incarnation(key) for key in self._owned.get(owner, ()))
         return [version for version in found if version is not None]
+
+    def lost(self, owner: ObjectKey, kind: str) -> frozenset[str]:
+        """Names of versions of a VersionedConfig that templates refer to, and that are not there any more."""
+        claimed = self._claimed.get(owner, ())
+        return frozenset(key.name for key in claimed if key.kind == kind and self.incarnation(key) is None)
 
     def owners(self) -> Iterator[ObjectKey]:
         """Every VersionedConfig that has versions, whether it still exists or not."""
@@ -306,6 +320,14 @@ class View:
         references = new.references if new is not None else ()
         keys = tuple(sorted({ConfigKey(ref.kind, key.namespace, ref.name) for ref in references}))
         self.templates.put(key, keys)
+        for one, count in (*((one, 1) for one in keys), *((one, -1) for one in before)):
+            if owner := owner_by_name(one.name):
+                claimed = self._claimed[ObjectKey(one.namespace, owner)]
+                claimed[one] += count
+                if not claimed[one]:
+                    del claimed[one]
+                if not claimed:
+                    del self._claimed[ObjectKey(one.namespace, owner)]
         self.workload_changed(key, frozenset((*before, *keys)))
 
     def _on_replica_set(self, old: Workload | Revision | None, new: Workload | Revision | None) -> None:

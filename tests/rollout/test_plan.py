@@ -286,6 +286,18 @@ def test_a_target_that_comes_back_is_no_undo() -> None:
     assert one(result).from_revision == 3
 
 
+def test_what_refers_to_a_version_that_is_gone_moves_at_once() -> None:
+    """Its pods cannot start: nobody chose that."""
+    aim = replace(AIM, lost=frozenset({"app-1"}), paused=True)
+    undone = [TargetStatus("Deployment", "web", "app-2", "Updated")]
+
+    result = step([workload("web", "app-1", revision=3)], aim=aim, previous=undone)
+
+    assert one(result).state == State.WAITING
+    assert moves(result) == {"web"}
+    assert {key.name for key in result.urgent} == {"web"}
+
+
 def test_a_version_that_nobody_ran_has_not_succeeded() -> None:
     assert step([]).succeeded
     assert step([workload("a", "app-2")]).succeeded

@@ -62,6 +62,10 @@ def test_a_pin_wins_over_everything_and_going_from_it_goes_to_the_content() -> N
     assert pick(pinned, "app-c", "app-a") is None
     assert pick(pinned, "app-b") == Choice("app-b", Cause.UNPIN)
     assert pick(pinned, "app-c") == Choice("app-c", Cause.SPEC_CHANGE)
+    # Pinned to what the content is: from then on it is there for the content's sake, and a failure is taken back.
+    same = after(status, Choice("app-b", Cause.PIN), "app-b")
+    assert pick(same, "app-b") == Choice("app-b", Cause.UNPIN)
+    assert undoes_failure(after(same, Choice("app-b", Cause.UNPIN), "app-b"))
 
 
 def test_a_pin_to_what_is_not_kept_is_refused_with_what_there_is() -> None:

@@ -31,6 +31,9 @@ CRDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 Say = Callable[[str], None]
 
+PUT_BACK_SECONDS: Final = 5.0
+"""An operator that runs puts a finalizer back at once."""
+
 PASSES: Final = 5
 """Over everything, until one finds nothing: what the operator did last may come late. Where objects that were freed come
 back again and again, it runs somewhere else."""
@@ -74,7 +77,7 @@ async def uninstall(
         StillRunning: the operator's Deployment keeps pods longer than `wait_seconds`.
         ApiError: what was done stays done; run it again.
     """
-    await _stop_operator(api, namespace, deployment, wait_seconds, say)
+    stopped = await _stop_operator(api, namespace, deployment, wait_seconds, say)
     await _delete(api, f"{ADMISSION}/validatingadmissionpolicybindings/{GUARD_BINDING}", say)
     freed = 0
     for _ in range(PASSES):
@@ -92,6 +95,13 @@ async def uninstall(
             f"objects get their finalizer back after it was taken off ({freed} times by now): an operator runs somewhere else, "
             f"not as Deployment {deployment} in namespace {namespace}. End it, and run this again"
         )
+    if not stopped:
+        # Somewhere else one may run, which puts them back.
+        await asyncio.sleep(PUT_BACK_SECONDS)
+        if (await _strip(api, say))[0]:
+            raise StillRunning(
+                "objects got their finalizer back: an operator runs somewhere else. End it, and run this again"
+            )
     say(f"{freed} finalizers taken off, none is left")
     if policies:
         for plural in POLICIES:
@@ -102,7 +112,8 @@ async def uninstall(
             await _delete(api, f"{CRDS}/{name}", say)
 
 
-async def _stop_operator(api: Api, namespace: str, name: str, wait_seconds: float, say: Say) -> None:
+async def _stop_operator(api: Api, namespace: str, name: str, wait_seconds: float, say: Say) -> bool:
+    """False: there is none where it should be."""
     deadline = time.monotonic() + wait_seconds
     path, pods_path = (
         path_of("/apis/apps/v1/deployments", namespace, name),
@@ -127,9 +138,9 @@ async def _stop_operator(api: Api, namespace: str, name: str, wait_seconds: floa
                 raise
             if not told:
                 say(f"there is no Deployment {name} there: if the operator runs elsewhere, end it first")
-            return
+            return told
         if not left:
-            return
+            return True
         if time.monotonic() > deadline:
             raise StillRunning(
                 f"the operator still has {left} pods after {wait_seconds:g} s: end them, and run this again"

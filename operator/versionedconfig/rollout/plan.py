@@ -61,6 +61,8 @@ class Aim:
     """The version that targets should refer to."""
     versions: frozenset[str]
     """Every version that exists, the current one included."""
+    lost: frozenset[str] = frozenset()
+    """Those of them that are not there any more: pods of a template that refers to one cannot start."""
     max_concurrent: int | str = "25%"
     progress_deadline_seconds: int = 600
     min_ready_seconds: int = 0
@@ -228,7 +230,8 @@ def _granted(
     """Who may move, who of them waits for nobody, and whose turn comes later."""
     waiting = [key for key, target in told.items() if target.state == State.WAITING]
     # Their pods cannot start before: holding them back protects nobody.
-    granted = {key for key in waiting if not scene.logical_exists and aim.name in aim.names(workloads[key])}
+    nowhere = aim.lost | ({aim.name} if not scene.logical_exists else set())
+    granted = {key for key in waiting if nowhere & aim.names(workloads[key])}
     if not aim.paused:
         # What was refused may be allowed by now: it is tried again, however slowly.
         granted.update(key for key in failed if key in scene.refusals)
@@ -370,7 +373,7 @@ class _Target:
                 return State.UPDATED, "", goal
             return states[health], message, goal
         version = others[0]
-        if moved and aim.name not in others:
+        if moved and aim.name not in others and version not in aim.lost:
             return (
                 State.OVERRIDDEN,
                 f"{version} was chosen after {aim.current} had become current; kept until the content changes",

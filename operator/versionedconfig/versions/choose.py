@@ -59,7 +59,9 @@ def choose(
             )
         return Choice(pinned, Cause.PIN) if pinned != status.current_version else None
     if latest == status.current_version:
-        return None
+        # From the pin on it is there for its content's sake, and a failure is taken back.
+        was_pinned = status.version(latest).cause == Cause.PIN
+        return Choice(latest, Cause.UNPIN) if was_pinned else None
     if latest != status.latest_version:
         return Choice(latest, Cause.SPEC_CHANGE if spec_changed else Cause.SOURCE_CHANGE)
     if status.version(latest).result == FAILED:

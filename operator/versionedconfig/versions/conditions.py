@@ -48,11 +48,14 @@ def beside(rollout: Verdict, refusal: Verdict | None, settling: Verdict | None) 
     return rollout
 
 
-def rolling(status: Status, plan: Plan, *, paused: bool, pinned: bool, stays: str = "") -> Verdict:
+def rolling(
+    status: Status, plan: Plan, *, paused: bool, pinned: bool, stays: str = "", amiss: str = ""
+) -> Verdict:
     """Where the rollout to the current version stands.
 
     Args:
         stays: why a version that has failed is not taken back.
+        amiss: what else to know about the targets.
     """
     current, total = status.current_version, len(plan.targets)
     by_state = {state: [t.name for t in plan.targets if t.state == state] for state in State}
@@ -64,7 +67,8 @@ def rolling(status: Status, plan: Plan, *, paused: bool, pinned: bool, stays: st
         return Verdict(
             "TargetFailed",
             f"{failed.kind} {failed.name} does not get healthy with {current}: {failed.message}; "
-            f"{plan.updated} of {total} targets are updated" + (f"; {stays}" if stays else ""),
+            f"{plan.updated} of {total} targets are updated; {stays or 'correct the content, or roll back'}",
+            stalled=not by_state[State.UPDATING],
             degraded=True,
         )
     if gave_up:
@@ -83,12 +87,12 @@ def rolling(status: Status, plan: Plan, *, paused: bool, pinned: bool, stays: st
         return Verdict(
             "Conflict",
             f"somebody keeps writing the logical name into {', '.join(fought[:5])}: let the tool that applies it ignore "
-            f"the reference (see README, Applying a manifest again); {reached}",
+            "the reference (see README, Applying a manifest again), then put the version's name in by hand or change the "
+            f"content; it is tried again every ten minutes; {reached}",
+            stalled=True,
             degraded=True,
         )
-    parts = [
-        f"all {total} targets use {current}" if total else f"{current} is there; no workload refers to it"
-    ]
+    parts = [f"all {total} targets use {current}" if total else f"{current} is there; it has no target"]
     if plan.updated < total:
         parts = [reached]
     for state, words in (
@@ -98,6 +102,8 @@ def rolling(status: Status, plan: Plan, *, paused: bool, pinned: bool, stays: st
     ):
         if names := by_state[state]:
             parts.append(f"{words}: {', '.join(names[:5])}")
+    if amiss:
+        parts.append(amiss)
     return Verdict("Pinned" if pinned else "UpToDate", "; ".join(parts), ready=True)
 
 

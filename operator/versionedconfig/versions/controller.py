@@ -344,6 +344,23 @@ class VersionsController:
             )
         ]
 
+    def _amiss(self, owner: ObjectKey, known: _Known, aim: Aim) -> str:
+        """What is strange about the targets that it lists."""
+        listed = known.spec.rollout.targets
+        if not listed:
+            return ""
+        referrers = self._rollouts.referrers(aim, owner.namespace)
+        nobody = [
+            f"{one.kind} {one.name}".strip() for one in listed if not any(one.matches(w) for w in referrers)
+        ]
+        apart = sorted(f"{w.kind} {w.name}" for w in referrers if not known.spec.rollout.means(w))
+        found = []
+        if nobody:
+            found.append(f"rollout.targets lists what does not refer to it: {', '.join(nobody[:5])}")
+        if apart:
+            found.append(f"not listed and left alone: {', '.join(apart[:5])}")
+        return "; ".join(found)
+
     async def _cannot_go_back(self, owner: ObjectKey, known: _Known, back: str) -> str:
         """What a target that would go back asks for and would not find there; empty where all find it."""
         kind, current = known.spec.kind, known.status.current_version
@@ -510,6 +527,7 @@ class VersionsController:
                 paused=known.spec.rollout.paused,
                 pinned=bool(known.spec.pin),
                 stays=known.stays,
+                amiss=self._amiss(owner, known, aim),
             ),
             known.refusal,
             known.settling,
@@ -616,6 +634,7 @@ class VersionsController:
 
     def _aim(self, owner: ObjectKey, known: _Known, versions: Iterable[Incarnation]) -> Aim:
         status, rollout = known.status, known.spec.rollout
+        lost = self._view.lost(owner, known.spec.kind) - {status.current_version}
         return Aim(
             kind=known.spec.kind,
             name=owner.name,
@@ -623,12 +642,14 @@ class VersionsController:
             versions=frozenset(
                 {
                     status.current_version,
+                    *lost,
                     *(version.key.name for version in versions),
                     # Those that somebody deleted or took from us are still what a target is to be moved away from.
                     *(version.name for version in status.versions),
                     *(target.version for target in known.targets.values() if target.version),
                 }
             ),
+            lost=lost,
             max_concurrent=rollout.max_concurrent,
             progress_deadline_seconds=rollout.progress_deadline_seconds,
             min_ready_seconds=rollout.min_ready_seconds,
