@@ -1,5 +1,7 @@
 """What the conditions say of a rollout."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,7 +86,7 @@ def test_what_goes_on_beside_a_refusal_is_told_too() -> None:
     assert beside(broken, no, None).degraded
     assert beside(done, None, wait) == wait
     assert beside(moving, None, wait) == moving
-    assert beside(broken, None, wait) == broken
+    assert beside(broken, None, wait) == replace(wait, degraded=True)
     assert beside(done, None, None) == done
 
 
