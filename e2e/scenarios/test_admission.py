@@ -186,7 +186,7 @@ BAD = {
         of(data=TEXT, rollout={"progressDeadlineSeconds": 0}),
         "greater than or equal to 1",
     ),
-    "onFailure unknown": (of(data=TEXT, rollout={"onFailure": "Ignore"}), '"Pause", "Rollback"'),
+    "onFailure unknown": (of(data=TEXT, rollout={"onFailure": "Ignore"}), '"Rollback", "Pause"'),
     "a target without a choice": (
         of(data=TEXT, rollout={"targets": [{"kind": "Deployment"}]}),
         "either name or selector",
@@ -253,7 +253,8 @@ def test_defaults(kubectl: Kubectl, namespace: str) -> None:
             "maxConcurrent": "25%",
             "settleSeconds": 1,
             "progressDeadlineSeconds": 600,
-            "onFailure": "Pause",
+            "minReadySeconds": 5,
+            "onFailure": "Rollback",
             "paused": False,
         },
         "historyLimit": 10,
