@@ -145,11 +145,16 @@ def wait_users(
 
 def delete_pods(kubectl: Kubectl, api: pykube.HTTPClient, namespace: str, *names: str) -> None:
     """Delete pods and wait until others are there in their places and run. Names may come back."""
-    old = {found["metadata"]["uid"]: found for found in fetch_all(api, pykube.Pod, namespace)}
+
+    def live() -> dict[str, Manifest]:
+        found = fetch_all(api, pykube.Pod, namespace)
+        return {pod["metadata"]["uid"]: pod for pod in found if "deletionTimestamp" not in pod["metadata"]}
+
+    old = live()
     kubectl("delete", "-n", namespace, *(f"pod/{name}" for name in names))
 
     def replaced() -> bool:
-        now = {found["metadata"]["uid"]: found for found in fetch_all(api, pykube.Pod, namespace)}
+        now = live()
         running = [found for found in now.values() if found.get("status", {}).get("phase") == "Running"]
         return len(old.keys() - now.keys()) == len(names) and len(running) == len(old)
 
