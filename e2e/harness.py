@@ -25,6 +25,7 @@ from typing import Any, Final, TypeVar
 
 import pykube
 import yaml
+from pykube.query import Query
 
 from e2e.cluster.provide import Cluster as Cluster
 
@@ -111,10 +112,16 @@ def connect(cluster: Cluster, directory: Path) -> pykube.HTTPClient:
     return pykube.HTTPClient(pykube.KubeConfig(document, current_context=document["current-context"]))
 
 
+def query(api: pykube.HTTPClient, kind: type[Any], namespace: str | None = None) -> Any:
+    """What `kind.objects(…)` gives. That keeps the kind in one place for all kinds, so that two threads get each other's:
+    an object of another kind that is not there (pykube/objects.py, ObjectManager)."""
+    return Query(api, kind, namespace=namespace)
+
+
 def fetch(api: pykube.HTTPClient, kind: type[Any], namespace: str | None, name: str) -> Manifest | None:
     """The live object, or None: `fetch(api, pykube.ConfigMap, "t", "app-cfg")`."""
     try:
-        found: Manifest = kind.objects(api, namespace=namespace).get_by_name(name).obj
+        found: Manifest = query(api, kind, namespace).get_by_name(name).obj
     except pykube.ObjectDoesNotExist:
         return None
     return found
@@ -124,7 +131,7 @@ def fetch_all(
     api: pykube.HTTPClient, kind: type[Any], namespace: str, selector: str | Mapping[str, str] | None = None
 ) -> list[Manifest]:
     """The live objects of a kind in a namespace."""
-    return [found.obj for found in kind.objects(api, namespace=namespace).filter(selector=selector)]
+    return [found.obj for found in query(api, kind, namespace).filter(selector=selector)]
 
 
 def finalizers(found: Manifest | None) -> list[str]:

@@ -27,6 +27,7 @@ from e2e.harness import (
     persistent_volume,
     plain_pod_spec,
     pod,
+    query,
     secret,
     unscheduled,
     wait_until,
@@ -88,7 +89,7 @@ class Recorder:
             with contextlib.suppress(Exception):  # the API server is restarted: list again
                 namespaced = issubclass(kind, pykube.objects.NamespacedAPIObject)
                 where = {"namespace": pykube.all} if namespaced else {}
-                listing = kind.objects(self._api, **where)
+                listing = query(self._api, kind, **where)
                 response = listing.response
                 version = int(response["metadata"]["resourceVersion"])
                 there = set()
