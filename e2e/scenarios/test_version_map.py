@@ -269,7 +269,7 @@ def test_every_field_of_every_kind(kubectl: Kubectl, namespace: str, kind: str) 
 def test_every_field_on_update(
     kubectl: Kubectl, namespace: str, kind: str, map_versions: MapVersions
 ) -> None:
-    """Each keeps what it has, and the whole object stays the same."""
+    """Each keeps what it has, and the whole spec stays the same."""
     manifest = json.dumps(workload(kind, with_every_field("app")))
     kubectl("apply", "-n", namespace, "-f", "-", stdin=manifest)
     before = get(kubectl, namespace, f"{kind}/web")
@@ -278,7 +278,8 @@ def test_every_field_on_update(
     kubectl("apply", "-n", namespace, "-f", "-", stdin=manifest)
 
     assert json.dumps(before).count(OLD) + json.dumps(before).count(SECRET_OLD) >= len(RULES)
-    assert get(kubectl, namespace, f"{kind}/web") == before
+    # Not the rest of it: the kind's controller writes its status and an annotation a moment later.
+    assert get(kubectl, namespace, f"{kind}/web")["spec"] == before["spec"]
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "Pod"])
