@@ -7,7 +7,7 @@ read it and are told keys, never objects.
 import dataclasses
 import functools
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -74,10 +74,10 @@ class View:
         """Of holders other than pods, and of what helps to read them."""
         kinds = {"pods": PODS_RULES, **{source.id: source.rules for source in self.sources}}
         self.holders = Holders(kinds, self._holders_changed, self._patterns_changed)
-        self.templates: ReferenceIndex[WorkloadKey] = ReferenceIndex(self._usage)
+        self.templates: ReferenceIndex[WorkloadKey] = ReferenceIndex(self._template_names)
         self.revisions: ReferenceIndex[WorkloadKey] = ReferenceIndex(self._usage)
-        self._claimed: defaultdict[ObjectKey, Counter[ConfigKey]] = defaultdict(Counter)
-        """By the VersionedConfig whose version it would be: what templates refer to, with the number of them."""
+        self._claimed: defaultdict[ObjectKey, set[ConfigKey]] = defaultdict(set)
+        """By the VersionedConfig whose version it would be: what templates refer to."""
         self._set_owners: dict[str, str] = {}
         """uid of each ReplicaSet to that of its controller: pods know the ReplicaSet alone."""
         self._troubled: defaultdict[str, dict[str, PodKept]] = defaultdict(dict)
@@ -320,14 +320,6 @@ class View:
         references = new.references if new is not None else ()
         keys = tuple(sorted({ConfigKey(ref.kind, key.namespace, ref.name) for ref in references}))
         self.templates.put(key, keys)
-        for one, count in (*((one, 1) for one in keys), *((one, -1) for one in before)):
-            if owner := owner_by_name(one.name):
-                claimed = self._claimed[ObjectKey(one.namespace, owner)]
-                claimed[one] += count
-                if not claimed[one]:
-                    del claimed[one]
-                if not claimed:
-                    del self._claimed[ObjectKey(one.namespace, owner)]
         self.workload_changed(key, frozenset((*before, *keys)))
 
     def _on_replica_set(self, old: Workload | Revision | None, new: Workload | Revision | None) -> None:
@@ -366,6 +358,18 @@ class View:
         for life in self.incarnations():
             if life.immutable:
                 self._holders_changed(life.key)
+
+    def _template_names(self, key: ConfigKey) -> None:
+        """Templates begin or cease to refer to it."""
+        if name := owner_by_name(key.name):
+            owner = ObjectKey(key.namespace, name)
+            if self.templates.referrers(key):
+                self._claimed[owner].add(key)
+            else:
+                self._claimed[owner].discard(key)
+                if not self._claimed[owner]:
+                    del self._claimed[owner]
+        self._usage(key)
 
     def _usage(self, key: ConfigKey) -> None:
         self.usage_changed(key)

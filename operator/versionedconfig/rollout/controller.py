@@ -6,7 +6,7 @@ its VersionedConfigs is still settling, so that changes made together become one
 
 import logging
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -42,9 +42,7 @@ class _Patched(msgspec.Struct, frozen=True):
 class _Published:
     aim: Aim
     targets: frozenset[WorkloadKey]
-    granted: Mapping[WorkloadKey, str]
-    urgent: frozenset[WorkloadKey] = frozenset()
-    waiting: frozenset[WorkloadKey] = frozenset()
+    steps: Plan
 
 
 class RolloutController:
@@ -78,11 +76,9 @@ class RolloutController:
         if settled:
             self._unsettled.discard(owner)
         before = self._published.get(owner)
-        self._published[owner] = _Published(
-            aim, frozenset(targets), steps.granted, steps.urgent, steps.waiting
-        )
+        self._published[owner] = _Published(aim, frozenset(targets), steps)
         # Whoever waited for this one may have been granted by another one before.
-        free = before.waiting - steps.waiting if before is not None else frozenset()
+        free = before.steps.waiting - steps.waiting if before is not None else frozenset()
         for key in targets if released else {*steps.granted, *free}:
             # What was refused waits for its back-off: a refusal is told, and telling comes back here.
             if released or key not in self._refusals:
@@ -126,16 +122,16 @@ class RolloutController:
             return
         owners = set(self._owners(workload))
         published = [one for owner in owners if (one := self._published.get(owner)) is not None]
-        back = any(one.aim.rolling_back and key in one.granted for one in published)
-        urgent = back or any(key in one.urgent for one in published)
+        back = any(one.aim.rolling_back and key in one.steps.granted for one in published)
+        urgent = back or any(key in one.steps.urgent for one in published)
         unsettled = bool(owners & self._unsettled) and not back
-        if unsettled or (not urgent and any(key in one.waiting for one in published)):
+        if unsettled or (not urgent and any(key in one.steps.waiting for one in published)):
             # One patch for all of them: it comes when the last one is ready for it.
             return
         names: dict[tuple[str, str], str] = {}
         for one in published:
-            if key in one.granted:
-                names.update({(one.aim.kind, name): one.granted[key] for name in one.aim.names(workload)})
+            if (version := one.steps.granted.get(key)) is not None:
+                names.update({(one.aim.kind, name): version for name in one.aim.names(workload)})
         operations = rewrite(workload.references, names, workload.uid)
         if not operations:
             self._refusals.pop(key, None)

@@ -58,9 +58,9 @@ def choose(
                 f"pin: no version with hash {pinned.rpartition('-')[2]} is kept; there are: {hashes}"
             )
         return Choice(pinned, Cause.PIN) if pinned != status.current_version else None
+    was_pinned = status.version(status.current_version).cause == Cause.PIN
     if latest == status.current_version:
         # From the pin on it is there for its content's sake, and a failure is taken back.
-        was_pinned = status.version(latest).cause == Cause.PIN
         return Choice(latest, Cause.UNPIN) if was_pinned else None
     if latest != status.latest_version:
         return Choice(latest, Cause.SPEC_CHANGE if spec_changed else Cause.SOURCE_CHANGE)
@@ -71,7 +71,6 @@ def choose(
         if status.stable_version in kept and status.stable_version != latest:
             return Choice(status.stable_version, Cause.ROLLBACK)
         raise NotKept(f"{latest} has failed, and the version before it is gone: change the content")
-    was_pinned = status.version(status.current_version).cause == Cause.PIN
     return Choice(latest, Cause.UNPIN if was_pinned else Cause.SPEC_CHANGE)
 
 

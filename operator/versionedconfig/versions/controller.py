@@ -9,7 +9,7 @@ current (with each target's revision at that moment), then templates move.
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
@@ -139,7 +139,6 @@ class VersionsController:
         self._rollouts = rollouts
         self._maps = maps
         self._settings = settings
-        self._metrics = metrics
         self._clock = clock
         self._known: dict[ObjectKey, _Known] = {}
         self._dirty: set[ObjectKey] = set()
@@ -339,17 +338,14 @@ class VersionsController:
         return [
             f"{workload.kind} {workload.name}: {sentence}"
             for workload in sorted(self._targets(owner, known, aim), key=lambda w: w.key)
-            for sentence in missing(
-                workload.demands, aim.names(workload), aim.kind, keys.data, binary_keys=keys.binary_data
-            )
+            for sentence in _missing(aim, workload, keys)
         ]
 
-    def _amiss(self, owner: ObjectKey, known: _Known, aim: Aim) -> str:
+    def _amiss(self, known: _Known, referrers: Collection[Workload]) -> str:
         """What is strange about the targets that it lists."""
         listed = known.spec.rollout.targets
         if not listed:
             return ""
-        referrers = self._rollouts.referrers(aim, owner.namespace)
         nobody = [
             f"{one.kind} {one.name}".strip() for one in listed if not any(one.matches(w) for w in referrers)
         ]
@@ -373,14 +369,7 @@ class VersionsController:
             there = target.previous or back
             if there not in keys:
                 keys[there] = await read_keys(self._api, ConfigKey(kind, owner.namespace, there))
-            unmet = missing(
-                workload.demands,
-                aim.names(workload),
-                kind,
-                keys[there].data,
-                binary_keys=keys[there].binary_data,
-            )
-            if unmet:
+            if unmet := _missing(aim, workload, keys[there]):
                 return f"{workload.kind} {workload.name} cannot go back to {there}: {unmet[0]}"
         return ""
 
@@ -477,11 +466,15 @@ class VersionsController:
         that failed."""
         versions = self._versions(owner, known)
         aim = self._aim(owner, known, versions)
-        workloads = self._targets(owner, known, aim)
+        referrers = self._rollouts.referrers(aim, owner.namespace)
+        workloads = [workload for workload in referrers if known.spec.rollout.means(workload)]
+        sick = self._sick(owner, aim, workloads)
+        # The revisions of a whole namespace are looked through only for who was not told of before.
+        new = promoted or any(workload.key not in known.targets for workload in workloads)
         steps = plan(
             aim,
             workloads,
-            scene=self._scene(owner, aim, workloads, revisions=promoted or self._any_new(known, workloads)),
+            scene=self._scene(owner, aim, workloads, sick, revisions=new),
             previous=known.targets,
             promoted=promoted,
             now=_now(),
@@ -527,7 +520,7 @@ class VersionsController:
                 paused=known.spec.rollout.paused,
                 pinned=bool(known.spec.pin),
                 stays=known.stays,
-                amiss=self._amiss(owner, known, aim),
+                amiss=self._amiss(known, referrers),
             ),
             known.refusal,
             known.settling,
@@ -537,7 +530,6 @@ class VersionsController:
             return False
         self._maps.mean(owner, self._meaning(known, status))
         if self._settings.replace_stuck_pods:
-            sick = self._sick(owner, aim, workloads)
             await self._replace(sick[key][0] for key in steps.stuck)
         settled = owner not in self._dirty or known.refusal is not None
         self._rollouts.publish(owner, aim, list(known.targets), steps, settled=settled)
@@ -558,10 +550,6 @@ class VersionsController:
         only = {f"{target.kind}/{target.name}" for target in listed if target.name}
         only |= {f"{key.kind}/{key.name}" for key in known.targets}
         return Meaning(known.spec.kind, status.stable_version, tuple(sorted(only)) if listed else None)
-
-    def _any_new(self, known: _Known, workloads: Iterable[Workload]) -> bool:
-        """Some target was not told of before."""
-        return any(workload.key not in known.targets for workload in workloads)
 
     async def _roll_back(self, owner: ObjectKey, known: _Known, failure: Failure) -> bool | None:
         """Take the current version back, in one step; None where there is nothing to go back to."""
@@ -658,17 +646,23 @@ class VersionsController:
             rolling_back=rolling_back(status),
         )
 
-    def _scene(self, owner: ObjectKey, aim: Aim, workloads: list[Workload], *, revisions: bool) -> Scene:
+    def _scene(
+        self,
+        owner: ObjectKey,
+        aim: Aim,
+        workloads: list[Workload],
+        sick: Mapping[WorkloadKey, tuple[PodKept, str]],
+        *,
+        revisions: bool,
+    ) -> Scene:
         view, rollouts = self._view, self._rollouts
         current = ConfigKey(aim.kind, owner.namespace, aim.current)
         by_uid = {workload.uid: workload.key for workload in workloads}
         troubles: dict[WorkloadKey, str] = {}
-        sick = self._sick(owner, aim, workloads)
         restarted: dict[WorkloadKey, str] = {}
         for uid, pod in view.troubled(owner.namespace):
-            if (key := by_uid.get(uid)) is None:
-                continue
-            if current not in pod.keys:
+            key = by_uid.get(uid)
+            if key is None or current not in pod.keys:
                 continue
             if pod.trouble:
                 troubles.setdefault(key, f"pod {pod.name}: {pod.trouble}")
@@ -820,6 +814,12 @@ class VersionsController:
             await self._store.collect(owner.namespace, left.collectable, history_counts=not at_once)
         if left.wait_seconds is not None:
             self.queue.add_after(owner, left.wait_seconds)
+
+
+def _missing(aim: Aim, workload: Workload, keys: Keys) -> tuple[str, ...]:
+    """What a workload asks of this VersionedConfig, and a content with these keys does not have."""
+    names = aim.names(workload)
+    return missing(workload.demands, names, aim.kind, keys.data, binary_keys=keys.binary_data)
 
 
 def _now() -> datetime:
