@@ -28,6 +28,7 @@ from e2e.harness import (
     versioned_config,
     wait_until,
 )
+from e2e.stories import rolled_out
 
 LIMIT: Final = 2
 """historyLimit: little, so that something is collected."""
@@ -237,17 +238,12 @@ def names_of(found: Manifest) -> Iterator[str]:
 
 def at_rest(found: Manifest) -> bool:
     """As `kubectl rollout status` has it."""
-    status, spec = found.get("status", {}), found["spec"]
-    if status.get("observedGeneration", 0) < found["metadata"]["generation"]:
-        return False
     if found["kind"] == "DaemonSet":
+        status = found.get("status", {})
+        if status.get("observedGeneration", 0) < found["metadata"]["generation"]:
+            return False
         wanted = status.get("desiredNumberScheduled", 0)
         return bool(
             status.get("updatedNumberScheduled", 0) >= wanted and status.get("numberAvailable", 0) >= wanted
         )
-    updated = status.get("updatedReplicas", 0)
-    return bool(
-        updated >= spec["replicas"]
-        and status.get("replicas", 0) <= updated
-        and status.get("availableReplicas", 0) >= updated
-    )
+    return rolled_out(found)

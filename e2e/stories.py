@@ -20,6 +20,7 @@ from e2e.harness import (
     fetch_all,
     plain_pod_spec,
     pods_read,
+    reading_pod_spec,
     versioned_config,
     wait_for_rollout,
     wait_until,
@@ -285,3 +286,33 @@ def start_several(
     wait_until(lambda: targets(api, namespace) == updated, 30, "the status tells so")
     assert version_of(api, namespace) == version
     return version
+
+
+# -- versions that fail ----------------------------------------------------------------------------------------------
+
+BAD: dict[str, Any] = {"MODE": "two", "CRASH": "1"}
+"""Every container that takes CRASH from it exits a moment after it has started."""
+
+
+def crashing_pod_spec(where: str = "containers") -> Manifest:
+    """A pod that reads app-cfg, and fails when it says CRASH."""
+    spec = reading_pod_spec()
+    crash = {"name": "app-cfg", "key": "CRASH", "optional": True}
+    env = {"name": "CRASH", "valueFrom": {"configMapKeyRef": crash}}
+    if where == "containers":
+        spec["containers"][0]["env"].append(env)
+    else:
+        spec[where] = [{"name": "i", "image": "busybox", "command": ["true"], "env": [env]}]
+    return spec
+
+
+def told_of(api: pykube.HTTPClient, namespace: str, version: str) -> Manifest:
+    """What the status tells of a version."""
+    found = [one for one in resource(api, namespace)["status"]["versions"] if one["name"] == version]
+    assert len(found) == 1, f"{version} is told {len(found)} times"
+    return dict(found[0])
+
+
+def wait_rolled_back(api: pykube.HTTPClient, namespace: str) -> Manifest:
+    """Until everything is back."""
+    return wait_condition(api, namespace, "Stalled", "RolledBack")

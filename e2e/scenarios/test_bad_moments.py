@@ -15,20 +15,24 @@ from e2e.harness import (
     wait_gone,
     wait_until,
 )
-from e2e.scenarios.test_failures import BAD, crashing_pod_spec, told_of, wait_rolled_back
 from e2e.stories import (
+    BAD,
     change,
+    crashing_pod_spec,
     edit,
     generation,
+    get,
     names_in,
     resource,
     start,
     start_several,
     targets,
     template,
+    told_of,
     version_of,
     versions,
     wait_condition,
+    wait_rolled_back,
 )
 
 
@@ -197,4 +201,4 @@ def test_the_policy_on_deletion_is_the_one_of_the_end(
 
 def annotations(api: pykube.HTTPClient, namespace: str, name: str) -> dict[str, str]:
     """Of a ConfigMap."""
-    return dict(pykube.ConfigMap.objects(api, namespace=namespace).get_by_name(name).annotations)
+    return dict(get(api, namespace, name, pykube.ConfigMap)["metadata"].get("annotations", {}))

@@ -3,7 +3,6 @@ kubelets.
 """
 
 import json
-from typing import Any
 
 import pykube
 import pytest
@@ -12,7 +11,6 @@ from e2e.harness import (
     ROOT,
     Cluster,
     Kubectl,
-    Manifest,
     Operator,
     deployment,
     fetch_all,
@@ -23,6 +21,8 @@ from e2e.harness import (
     wait_until,
 )
 from e2e.stories import (
+    BAD,
+    crashing_pod_spec,
     edit,
     generation,
     get,
@@ -33,40 +33,14 @@ from e2e.stories import (
     start_several,
     targets,
     template,
+    told_of,
     version_of,
     versions,
     wait_condition,
     wait_moved,
+    wait_rolled_back,
     watched,
 )
-
-GOOD: dict[str, Any] = {"CRASH": None}
-BAD: dict[str, Any] = {"MODE": "two", "CRASH": "1"}
-"""Every container that takes CRASH from it exits a moment after it has started."""
-
-
-def crashing_pod_spec(where: str = "containers") -> Manifest:
-    """A pod that reads app-cfg, and fails when it says CRASH."""
-    spec = reading_pod_spec()
-    crash = {"name": "app-cfg", "key": "CRASH", "optional": True}
-    env = {"name": "CRASH", "valueFrom": {"configMapKeyRef": crash}}
-    if where == "containers":
-        spec["containers"][0]["env"].append(env)
-    else:
-        spec[where] = [{"name": "i", "image": "busybox", "command": ["true"], "env": [env]}]
-    return spec
-
-
-def told_of(api: pykube.HTTPClient, namespace: str, version: str) -> Manifest:
-    """What the status tells of a version."""
-    found = [one for one in resource(api, namespace)["status"]["versions"] if one["name"] == version]
-    assert len(found) == 1, f"{version} is told {len(found)} times"
-    return dict(found[0])
-
-
-def wait_rolled_back(api: pykube.HTTPClient, namespace: str) -> Manifest:
-    """Until everything is back."""
-    return wait_condition(api, namespace, "Stalled", "RolledBack")
 
 
 @pytest.mark.parametrize("where", ["containers", "initContainers"])
