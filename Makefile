@@ -11,13 +11,15 @@ READY := $(VENV)/.ready
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
+# --no-deps: the lock is whole. Resolving, pip before 23.3 meets pytest-cov's "coverage[toml]" before the pin
+# of "coverage" and takes the newest.
 $(READY): requirements-dev.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "versionedconfig needs Python 3.11 or newer; name one with: make PYTHON=python3.12 …" >&2; exit 2; }
 	@rm -f $(READY)
 	@$(PYTHON) -m venv $(VENV) \
 	  || { echo "python -m venv failed; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 2; }
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-dev.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(READY)
 
