@@ -234,6 +234,8 @@ def test_an_edited_rule_holds_all_the_while(
     assert "the rule before stays in force" in wait_ready(kubectl, "False", "Invalid")
 
     settle(kubectl, api)
+    # What became of the edits before it does not hide it.
+    wait_ready(kubectl, "False", "Invalid")
     assert IN_USE in finalizers(fetch(api, pykube.ConfigMap, namespace, "conf"))
     kubectl("delete", "-n", namespace, "widget/w")
     wait_gone(api, namespace, "conf")

@@ -145,6 +145,8 @@ class RuleBook:
         """Kind and mirror, by the id of the source."""
         self._awaited: dict[str, asyncio.Event] = {}
         """By the id of the source: set when workloads that were moved before are there again, or cannot be read."""
+        self._telling = asyncio.Lock()
+        """Generations of a rule tell side by side: the newest one has the last word."""
 
     async def listed(self) -> None:
         """Wait until every rule that was in force before is known, and its workloads are, as far as they can be read:
@@ -315,13 +317,17 @@ class RuleBook:
     async def _tell(self, kept: Rule, status: str, reason: str, message: str) -> None:
         """In its condition, where that says something else; refused or lost, it is told in the log alone."""
         logger.info("rule", extra={"rule": kept.name, "ready": status, "reason": reason})
-        before = self._mirror.objects.get(ObjectKey("", kept.name), kept).ready
-        since = before.last_transition_time if before.status == status else timestamp(self._now())
-        told = Condition("Ready", status, reason, message, since, kept.generation)
-        if told == before or self._observe:
-            return
-        body = {"metadata": {"uid": kept.uid}, "status": {"conditions": [msgspec.to_builtins(told)]}}
-        with contextlib.suppress(ApiError):
-            await self._api.patch(
-                f"{PATH}/{kept.name}", body, kind="merge", type=msgspec.Raw, subresource="status"
-            )
+        async with self._telling:
+            latest = self._mirror.objects.get(ObjectKey("", kept.name), kept)
+            if self._observe or (latest.uid, latest.generation) != (kept.uid, kept.generation):
+                return  # what becomes of the rule as it was must not hide what is wrong with it now
+            before = latest.ready
+            since = before.last_transition_time if before.status == status else timestamp(self._now())
+            told = Condition("Ready", status, reason, message, since, kept.generation)
+            if told == before:
+                return
+            body = {"metadata": {"uid": kept.uid}, "status": {"conditions": [msgspec.to_builtins(told)]}}
+            with contextlib.suppress(ApiError):
+                await self._api.patch(
+                    f"{PATH}/{kept.name}", body, kind="merge", type=msgspec.Raw, subresource="status"
+                )

@@ -540,8 +540,10 @@ class VersionsController:
         await self._store.mark(kept.unmark, None)
         if kept.collectable:
             await self._store.collect(owner.namespace, kept.collectable)
-        # Of a VersionedConfig of that name that was of the other kind.
-        await self._leave(owner, [one for one in self._view.versions(owner) if one not in versions])
+        # Of a VersionedConfig of that name that was of the other kind. By kind, since what the mirror shows only now may
+        # be the current version.
+        others = [one for one in self._view.versions(owner) if one.key.kind != known.spec.kind]
+        await self._leave(owner, others)
         return True
 
     def _meaning(self, known: _Known, status: Status) -> Meaning:
