@@ -93,8 +93,9 @@ def audit_log(cluster: Cluster) -> Path:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Two clusters side by side where they are ours; in somebody else's two operators would fight."""
-    return 2 if clusters.provide.is_local() else 0
+    """Three clusters side by side where they are ours, since scenarios mostly wait: with two, half of two cores was idle.
+    In somebody else's two operators would fight."""
+    return 3 if clusters.provide.is_local() else 0
 
 
 LONGEST = (
@@ -111,6 +112,10 @@ LONGEST = (
     "test_sources",
     "test_before_leaping",
     "test_adopt",
+    "test_failures",
+    "test_bad_moments",
+    "test_gitops",
+    "test_sequences",
 )
 """Files that take a minute or more. They go first: whoever is left with one at the end lets the other cluster wait."""
 
