@@ -117,7 +117,7 @@ LONGEST = (
     "test_gitops",
     "test_sequences",
 )
-"""Files that take a minute or more. They go first: whoever is left with one at the end lets the other cluster wait."""
+"""Files that take a minute or more. They go first: whoever is left with one at the end lets the other clusters wait."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

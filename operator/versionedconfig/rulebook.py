@@ -315,7 +315,8 @@ class RuleBook:
         self._running[kept.name] = [task for task in running if not task.cancelling() and not task.done()]
 
     async def _tell(self, kept: Rule, status: str, reason: str, message: str) -> None:
-        """In its condition, where that says something else; refused or lost, it is told in the log alone."""
+        """In its condition, where that says something else and this is the newest generation; else, or refused or lost, in
+        the log alone."""
         logger.info("rule", extra={"rule": kept.name, "ready": status, "reason": reason})
         async with self._telling:
             latest = self._mirror.objects.get(ObjectKey("", kept.name), kept)
