@@ -18,6 +18,9 @@ NAME_ANNOTATION: Final = f"{GROUP}/name"
 """On a version: `namespace/name` of the VersionedConfig it was made from. The namespace is in it so that a copy of a
 version in another namespace is nobody's version there."""
 
+ALIAS_ANNOTATION: Final = f"{GROUP}/alias"
+"""On a mutable object that follows a VersionedConfig's content: `namespace/name` of it, and its own name is the same."""
+
 NAME_LABEL: Final = f"{GROUP}/name"
 """The name for `kubectl get -l`; shortened when it exceeds a label value's 63 characters."""
 
@@ -45,6 +48,12 @@ it is not there."""
 
 UNUSED_ANNOTATION: Final = f"{GROUP}/unused-since"
 """On a version that nothing needs any more: since when. Kept here so that a restart does not begin the wait anew."""
+
+KEEP_ANNOTATION: Final = f"{GROUP}/keep"
+"""Who needs the version though nothing refers to it; it is not collected while it is there. As a label: USER_LABEL."""
+
+USER_LABEL: Final = f"{GROUP}/in-use-by"
+"""The same for programs that read versions through the API, so that they find theirs with a selector."""
 
 DELETION_ANNOTATION: Final = f"{GROUP}/deletion-policy"
 """On a version: spec.deletionPolicy where it is `Delete`, for the time when its VersionedConfig is gone."""
@@ -108,6 +117,10 @@ class Incarnation:
     """The version's SHA-256 as its annotation says, or empty."""
     unused_since: str = ""
     """UNUSED_ANNOTATION as it is."""
+    alias: bool = False
+    """It is the mutable copy of the current content of the VersionedConfig of its name."""
+    kept: bool = False
+    """KEEP_ANNOTATION or USER_LABEL is on it."""
     delete_with_owner: bool = False
     """DELETION_ANNOTATION says `Delete`."""
     labels: tuple[tuple[str, str], ...] = ()

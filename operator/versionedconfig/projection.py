@@ -10,15 +10,18 @@ import msgspec
 
 from versionedconfig.kube.mirror import Resource
 from versionedconfig.model import (
+    ALIAS_ANNOTATION,
     DELETION_ANNOTATION,
     DIGEST_ANNOTATION,
     IGNORE_ANNOTATION,
     IN_USE_FINALIZER,
+    KEEP_ANNOTATION,
     NAME_ANNOTATION,
     ORDER_ANNOTATION,
     QUARANTINE_ANNOTATION,
     RELEASE_ANNOTATION,
     UNUSED_ANNOTATION,
+    USER_LABEL,
     ConfigKey,
     Incarnation,
     Node,
@@ -335,6 +338,8 @@ def incarnation(kind: str) -> Callable[[ConfigItem], Incarnation]:
             owner=owner_of(key, item.immutable is True, annotations.get(NAME_ANNOTATION, "")),
             digest=annotations.get(DIGEST_ANNOTATION, "")[:64],
             unused_since=annotations.get(UNUSED_ANNOTATION, "")[:32],
+            alias=not item.immutable and annotations.get(ALIAS_ANNOTATION) == f"{meta.namespace}/{meta.name}",
+            kept=KEEP_ANNOTATION in annotations or USER_LABEL in (meta.labels or {}),
             delete_with_owner=annotations.get(DELETION_ANNOTATION) == "Delete",
             labels=tuple(sorted((meta.labels or {}).items())) if item.immutable else (),
             created=meta.creation_timestamp,

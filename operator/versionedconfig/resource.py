@@ -99,6 +99,12 @@ class SourceRef(_Struct, frozen=True):
     keys: list[str] = []
 
 
+class Alias(_Struct, frozen=True):
+    """A mutable copy of the content under the logical name."""
+
+    enabled: bool = False
+
+
 class Spec(_Masked, frozen=True):
     """spec of a VersionedConfig."""
 
@@ -111,6 +117,7 @@ class Spec(_Masked, frozen=True):
     metadata: VersionMetadata = VersionMetadata()
     rollout: Rollout = Rollout()
     pin: str = ""
+    alias: Alias = Alias()
     history_limit: int = 10
     deletion_policy: str = "RetainInUse"
 

@@ -148,8 +148,15 @@ class View:
 
     def versions(self, owner: ObjectKey) -> list[Incarnation]:
         """The versions of a VersionedConfig."""
+        return [life for life in self._made(owner) if not life.alias]
+
+    def aliases(self, owner: ObjectKey) -> list[Incarnation]:
+        """The mutable copies of a VersionedConfig's content: one, or two where it was of the other kind before."""
+        return [life for life in self._made(owner) if life.alias]
+
+    def _made(self, owner: ObjectKey) -> list[Incarnation]:
         found = (self.incarnation(key) for key in self._owned.get(owner, ()))
-        return [version for version in found if version is not None]
+        return [life for life in found if life is not None]
 
     def lost(self, owner: ObjectKey, kind: str) -> frozenset[str]:
         """Names of versions of a VersionedConfig that templates refer to, and that are not there any more."""
@@ -157,7 +164,7 @@ class View:
         return frozenset(key.name for key in claimed if key.kind == kind and self.incarnation(key) is None)
 
     def owners(self) -> Iterator[ObjectKey]:
-        """Every VersionedConfig that has versions, whether it still exists or not."""
+        """Every VersionedConfig that has versions or an alias, whether it still exists or not."""
         return iter(list(self._owned))
 
     def terminating(self, namespace: str) -> bool:
@@ -295,11 +302,11 @@ class View:
 
     def _on_config(self, old: Incarnation | None, new: Incarnation | None) -> None:
         for life in (old, new):
-            if life is not None and life.owner:
-                owner = ObjectKey(life.namespace, life.owner)
+            if life is not None and (name := _maker(life)):
+                owner = ObjectKey(life.namespace, name)
                 if life is new:
                     self._owned[owner].add(life.key)
-                elif new is None or new.owner != life.owner:
+                elif new is None or _maker(new) != name:
                     self._owned[owner].discard(life.key)
                     if not self._owned[owner]:
                         del self._owned[owner]
@@ -373,6 +380,11 @@ class View:
 
     def _usage(self, key: ConfigKey) -> None:
         self.usage_changed(key)
+
+
+def _maker(life: Incarnation) -> str:
+    """Name of the VersionedConfig that it was made from."""
+    return life.name if life.alias else life.owner
 
 
 def _condition(pod: PodKept | None) -> tuple[str, str]:

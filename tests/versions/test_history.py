@@ -64,6 +64,14 @@ def test_an_ignored_version_is_not_collected() -> None:
     assert not look([version("a", 1, ignored=True)], current="", in_use=(), limit=0).collectable
 
 
+def test_a_version_that_is_marked_is_kept() -> None:
+    """V29"""
+    result = look([version("a", 1, kept=True)], current="", in_use=(), limit=0)
+
+    assert [(v.name, v.state) for v in result.kept] == [("a", "InUse")]
+    assert not result.collectable
+
+
 def test_a_deleted_version_is_history_unless_it_is_current() -> None:
     versions = [version("a", 1, deleting=True), version("b", 2, deleting=True)]
 

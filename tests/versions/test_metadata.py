@@ -4,9 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from versionedconfig.model import NAME_ANNOTATION, NAME_LABEL, PROPAGATED_ANNOTATION, ObjectKey
+from versionedconfig.model import (
+    ALIAS_ANNOTATION,
+    NAME_ANNOTATION,
+    NAME_LABEL,
+    PROPAGATED_ANNOTATION,
+    ObjectKey,
+)
 from versionedconfig.resource import Spec, VersionMetadata
-from versionedconfig.versions.metadata import label_value, metadata_patch, version_metadata
+from versionedconfig.versions.metadata import alias_metadata, label_value, metadata_patch, version_metadata
 
 APP = ObjectKey("shop", "app")
 MAPS = st.dictionaries(st.sampled_from(["team", "tier", "note"]), st.sampled_from(["1", "2"]))
@@ -27,13 +33,13 @@ def test_metadata_follows_the_spec_and_spares_other_peoples(first: Spec, then: S
     stored = version_metadata(APP, "d" * 64, first)
     stored["labels"]["argocd.argoproj.io/instance"] = "shop"
 
-    patch = metadata_patch(APP, "d" * 64, then, labels=stored["labels"], annotations=stored["annotations"])
+    fresh = version_metadata(APP, "d" * 64, then)
+    patch = metadata_patch(fresh, labels=stored["labels"], annotations=stored["annotations"])
     after = {field: merged(stored[field], patch.get(field, {})) for field in ("labels", "annotations")}
 
-    fresh = version_metadata(APP, "d" * 64, then)
     assert after["labels"] == {**fresh["labels"], "argocd.argoproj.io/instance": "shop"}
     assert after["annotations"] == fresh["annotations"]
-    assert not metadata_patch(APP, "d" * 64, then, labels=after["labels"], annotations=after["annotations"])
+    assert not metadata_patch(fresh, labels=after["labels"], annotations=after["annotations"])
 
 
 @given(st.from_regex(r"[a-z0-9]([-.a-z0-9]{0,240}[a-z0-9])?", fullmatch=True))
@@ -52,7 +58,7 @@ def test_a_spoilt_annotation_is_written_anew(spoilt: str) -> None:
     fresh = version_metadata(APP, "d" * 64, wanted)
     annotations = {**fresh["annotations"], PROPAGATED_ANNOTATION: spoilt}
 
-    patch = metadata_patch(APP, "d" * 64, wanted, labels={}, annotations=annotations)
+    patch = metadata_patch(fresh, labels={}, annotations=annotations)
 
     assert merged({}, patch["labels"]) == fresh["labels"]
     assert merged(annotations, patch["annotations"]) == fresh["annotations"]
@@ -61,9 +67,23 @@ def test_a_spoilt_annotation_is_written_anew(spoilt: str) -> None:
 def test_what_makes_it_ours_is_restored() -> None:
     fresh = version_metadata(APP, "d" * 64, Spec())
 
-    patch = metadata_patch(APP, "d" * 64, Spec(), labels={}, annotations={"other": "x"})
+    patch = metadata_patch(fresh, labels={}, annotations={"other": "x"})
 
     assert merged({"other": "x"}, patch["annotations"]) == {"other": "x", **fresh["annotations"]}
+
+
+@given(WANTED, WANTED)
+def test_an_alias_is_no_version_and_is_not_waiting_to_go(first: Spec, then: Spec) -> None:
+    stored = alias_metadata(APP, first)
+    stored["annotations"]["versionedconfig.io/unused-since"] = "2026-01-01T00:00:00Z"
+
+    fresh = alias_metadata(APP, then)
+    patch = metadata_patch(fresh, labels=stored["labels"], annotations=stored["annotations"])
+
+    assert {field: merged(stored[field], patch.get(field, {})) for field in fresh} == fresh
+    assert NAME_LABEL not in fresh["labels"]
+    assert NAME_ANNOTATION not in fresh["annotations"]
+    assert fresh["annotations"][ALIAS_ANNOTATION] == "shop/app"
 
 
 def test_two_long_names_have_two_labels() -> None:

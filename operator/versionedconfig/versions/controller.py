@@ -38,6 +38,7 @@ from versionedconfig.resource import KIND, PATH, PLURAL, Spec, Status, TargetSta
 from versionedconfig.rollout.controller import RolloutController
 from versionedconfig.rollout.plan import Aim, Failure, Plan, Scene, plan
 from versionedconfig.settings import Settings
+from versionedconfig.versions.alias import AliasRefused, keep_alias
 from versionedconfig.versions.choose import (
     Cause,
     Choice,
@@ -103,6 +104,9 @@ class _Known:
     refusal: Verdict | None = None
     stays: str = ""
     """Why a version that has failed is not taken back."""
+    alias: tuple[str, str] = ("", "")
+    """The version that the alias was seen to be in step with, and its resourceVersion then."""
+    alias_refusal: Verdict | None = None
     missing: Keys | None = None
     """The keys that it is refused with, since targets ask for others."""
     halted: bool = False
@@ -191,9 +195,12 @@ class VersionsController:
                 self.queue.add(owner)
 
     def source_changed(self, key: ConfigKey) -> None:
-        """An object that content may be taken from came, went or changed."""
+        """An object that content may be taken from, or that may be an alias, came, went or changed."""
         for owner in self._followers.get(key, ()):
             self.changed(owner)
+        known = self._known.get(ObjectKey(key.namespace, key.name))
+        if known is not None and known.spec.alias.enabled:
+            self.queue.add(ObjectKey(key.namespace, key.name))
 
     def counted(self, key: ConfigKey) -> None:
         """The number of pods that refer to the key changed: told a little later, together with further ones."""
@@ -395,6 +402,7 @@ class VersionsController:
                 WorkloadKey(target.kind, owner.namespace, target.name): target
                 for target in resource.status.targets
             },
+            alias_refusal=before.alias_refusal if before is not None and spec.alias.enabled else None,
             written=before.written if before is not None else float("-inf"),
         )
         self._unfollow(owner)
@@ -522,7 +530,7 @@ class VersionsController:
                 stays=known.stays,
                 amiss=self._amiss(known, referrers),
             ),
-            known.refusal,
+            known.refusal or known.alias_refusal,
             known.settling,
         )
         told = await self._write_status(owner, known, self._told(known, verdict, status, steps), now=promoted)
@@ -543,8 +551,35 @@ class VersionsController:
         # Of a VersionedConfig of that name that was of the other kind. By kind, since what the mirror shows only now may
         # be the current version.
         others = [one for one in self._view.versions(owner) if one.key.kind != known.spec.kind]
+        others += [
+            one
+            for one in self._view.aliases(owner)
+            if not known.spec.alias.enabled or one.key.kind != known.spec.kind
+        ]
         await self._leave(owner, others)
+        if known.spec.alias.enabled:
+            await self._keep_alias(owner, known, status.stable_version)
         return True
+
+    async def _keep_alias(self, owner: ObjectKey, known: _Known, version: str) -> None:
+        """Where the mirror shows it as it was left, nothing is asked of the API server."""
+        there = self._view.incarnation(ConfigKey(known.spec.kind, *owner))
+        if there is not None and known.alias == (version, there.resource_version):
+            return
+        refusal = None
+        try:
+            known.alias = (version, await keep_alias(self._api, owner, known.spec, version))
+        except AliasRefused as error:
+            refusal = refused("AliasRefused", [str(error)])
+            self.queue.add_backoff(owner)
+        except ApiError as error:
+            # The version went, or somebody wrote to the alias at the same time: the mirror is about to tell.
+            if error.status not in (404, 409):
+                raise
+            return
+        if refusal != known.alias_refusal:
+            known.alias_refusal = refusal
+            self.queue.add(owner)
 
     def _meaning(self, known: _Known, status: Status) -> Meaning:
         """What its name means to a workload that is written: to the targets that it lists, where it lists some."""
@@ -791,10 +826,10 @@ class VersionsController:
         self._drop(owner)
         if self._settings.excluded(owner.namespace):
             return
-        await self._leave(owner, self._view.versions(owner))
+        await self._leave(owner, [*self._view.versions(owner), *self._view.aliases(owner)])
 
     async def _leave(self, owner: ObjectKey, versions: list[Incarnation]) -> None:
-        """Versions that no VersionedConfig has any more."""
+        """Versions, and aliases, that no VersionedConfig has any more."""
         if not versions:
             return
         # With deletionPolicy Delete what an old revision could go back to is no use, and nothing is waited for.

@@ -44,7 +44,7 @@ def history(
     Args:
         status: as it is, with the present version; what it tells of each version is kept.
         needed: names that something refers to or is going to refer to: a pod, a workload's template, an old revision, a
-            target that may go back to it, the pin.
+            target that may go back to it, the pin. So is what people marked as needed.
         unused_seconds: how long a version stays after it is beyond the limit.
     """
     told = {version.name: version for version in status.versions}
@@ -62,7 +62,7 @@ def history(
         spare = False
         if name == status.current_version:
             state = "Current"
-        elif name in needed:
+        elif name in needed or version.kept:
             state = "InUse"
         else:
             state = "Unused"

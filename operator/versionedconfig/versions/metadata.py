@@ -7,11 +7,13 @@ from collections.abc import Mapping
 import msgspec
 
 from versionedconfig.model import (
+    ALIAS_ANNOTATION,
     DELETION_ANNOTATION,
     DIGEST_ANNOTATION,
     NAME_ANNOTATION,
     NAME_LABEL,
     PROPAGATED_ANNOTATION,
+    UNUSED_ANNOTATION,
     ObjectKey,
 )
 from versionedconfig.resource import Spec
@@ -23,8 +25,18 @@ DELETE = "Delete"
 
 def version_metadata(owner: ObjectKey, digest: str, spec: Spec) -> dict[str, dict[str, str]]:
     """Labels and annotations that a version has to have."""
+    labels = {NAME_LABEL: label_value(owner.name)}
+    return _metadata(spec, labels, {NAME_ANNOTATION: str(owner), DIGEST_ANNOTATION: digest})
+
+
+def alias_metadata(owner: ObjectKey, spec: Spec) -> dict[str, dict[str, str]]:
+    """Labels and annotations that the alias has to have. It is none of the versions, so that their label is not on it."""
+    return _metadata(spec, {}, {ALIAS_ANNOTATION: str(owner)})
+
+
+def _metadata(spec: Spec, labels: dict[str, str], own: dict[str, str]) -> dict[str, dict[str, str]]:
     wanted = spec.metadata
-    annotations = {**wanted.annotations, NAME_ANNOTATION: str(owner), DIGEST_ANNOTATION: digest}
+    annotations = {**wanted.annotations, **own}
     if spec.deletion_policy == DELETE:
         annotations[DELETION_ANNOTATION] = DELETE
     if wanted.labels or wanted.annotations:
@@ -32,22 +44,22 @@ def version_metadata(owner: ObjectKey, digest: str, spec: Spec) -> dict[str, dic
             {"labels": sorted(wanted.labels), "annotations": sorted(wanted.annotations)},
             separators=(",", ":"),
         )
-    return {"labels": {**wanted.labels, NAME_LABEL: label_value(owner.name)}, "annotations": annotations}
+    return {"labels": {**wanted.labels, **labels}, "annotations": annotations}
 
 
 def metadata_patch(
-    owner: ObjectKey,
-    digest: str,
-    spec: Spec,
+    want: Mapping[str, Mapping[str, str]],
     *,
     labels: Mapping[str, str],
     annotations: Mapping[str, str],
 ) -> dict[str, dict[str, str | None]]:
-    """A merge patch that brings an existing version's metadata in step; empty where it is.
+    """A merge patch that brings the metadata of an existing version or alias in step; empty where it is.
 
     Only keys that came from spec.metadata before are taken away: other people's labels stay.
+
+    Args:
+        want: as version_metadata or alias_metadata gives it.
     """
-    want = version_metadata(owner, digest, spec)
     had = _propagated(annotations.get(PROPAGATED_ANNOTATION, "{}"))
     patch: dict[str, dict[str, str | None]] = {}
     for field, now in (("labels", labels), ("annotations", annotations)):
@@ -55,6 +67,8 @@ def metadata_patch(
         dropped = had.get(field, [])
         if field == "annotations":
             dropped = [*dropped, PROPAGATED_ANNOTATION, DELETION_ANNOTATION]
+            if ALIAS_ANNOTATION in want[field]:  # whether a version is needed is not known here
+                dropped.append(UNUSED_ANNOTATION)
         changes.update({key: None for key in dropped if key not in want[field] and key in now})
         if changes:
             patch[field] = changes

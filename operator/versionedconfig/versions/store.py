@@ -145,9 +145,7 @@ class VersionStore:
         if stored.metadata.annotations.get(IGNORE_ANNOTATION) == "true":
             return
         patch = metadata_patch(
-            owner,
-            digest,
-            resource.spec,
+            version_metadata(owner, digest, resource.spec),
             labels=stored.metadata.labels,
             annotations=stored.metadata.annotations,
         )
