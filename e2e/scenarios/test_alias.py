@@ -1,5 +1,4 @@
-"""Readers that no rollout reaches: the alias for those that ask the API, marks on versions that somebody reads, and pods
-that outlive what was pruned."""
+"""Readers that no rollout reaches: the alias for those that ask the API, and marks on versions that they read."""
 
 import base64
 import json
@@ -8,19 +7,15 @@ import pykube
 
 from e2e.harness import (
     IN_USE,
-    Cluster,
     Kubectl,
     Manifest,
     Operator,
     config_map,
     deployment,
     fetch,
-    pods_read,
     reading_pod_spec,
     versioned_config,
-    wait_for_rollout,
     wait_gone,
-    wait_protected,
     wait_until,
 )
 from e2e.stories import (
@@ -112,7 +107,6 @@ def test_an_alias_goes_when_it_is_not_asked_for(
     operator.stop()
     kubectl("delete", "-n", namespace, "vcfg/app-cfg")
     operator.start()
-    operator.wait_ready()
     wait_gone(api, namespace)
 
 
@@ -151,7 +145,6 @@ def test_an_alias_of_a_secret(
 
     operator.kill()
     operator.start()
-    operator.wait_ready()
     edit(kubectl, namespace, stringData={"username": "username", "password": "other"})
     encoded["password"] = base64.b64encode(b"other").decode()
     again = wait_alias(api, namespace, encoded, pykube.Secret)
@@ -176,25 +169,3 @@ def test_a_version_that_is_marked_is_kept(
     wait_until(lambda: versions(api, namespace) == {by_program, by_person}, 60, f"{plain} is collected")
     kubectl("label", "-n", namespace, f"configmap/{by_program}", "versionedconfig.io/in-use-by-")
     wait_until(lambda: versions(api, namespace) == {by_person}, 60, f"{by_program} is collected")
-
-
-def test_what_is_pruned_before_the_rollout_stays_for_its_pods(
-    operator: Operator, cluster: Cluster, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
-) -> None:
-    """V18: the old generated ConfigMap is deleted first. Pods that restart meanwhile start, nothing fails, and it goes
-    with the last pod, whatever the old ReplicaSet names."""
-    old, new = config_map("app-cfg-old"), config_map("app-cfg-new", {"MODE": "green"})
-    kubectl.apply(namespace, old, deployment(spec=reading_pod_spec("app-cfg-old"), replicas=2))
-    wait_for_rollout(kubectl, namespace)
-    wait_protected(api, namespace, "app-cfg-old")
-
-    kubectl("delete", "-n", namespace, "--wait=false", "configmap/app-cfg-old")
-    kubectl("delete", "-n", namespace, "pods", "-l", "app=web")
-    wait_for_rollout(kubectl, namespace)
-    assert [one.mode() for one in pods_read(cluster, api, namespace)] == [{"blue"}, {"blue"}]
-    assert "deletionTimestamp" in get(api, namespace, "app-cfg-old", pykube.ConfigMap)["metadata"]
-
-    kubectl.apply(namespace, new, deployment(spec=reading_pod_spec("app-cfg-new"), replicas=2))
-    wait_for_rollout(kubectl, namespace)
-    wait_gone(api, namespace, "app-cfg-old")
-    assert [one.mode() for one in pods_read(cluster, api, namespace)] == [{"green"}, {"green"}]

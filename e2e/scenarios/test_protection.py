@@ -17,6 +17,7 @@ import pytest
 from e2e import harness
 from e2e.harness import (
     IN_USE,
+    Cluster,
     Kubectl,
     Operator,
     Writes,
@@ -29,6 +30,7 @@ from e2e.harness import (
     live_pods,
     plain_pod_spec,
     pod,
+    pods_read,
     reading_pod_spec,
     secret,
     settle,
@@ -102,6 +104,28 @@ def test_deletion_of_an_object_in_use_waits_for_its_pods(
     assert live_pods(api, namespace) == []
     wait_until(lambda: operator.metrics()[BLOCKED_CONFIG_MAPS] == 0, 15, "the metric counts none")
     kubectl.create(namespace, config_map(data={"MODE": "green"}))
+
+
+def test_what_is_pruned_before_the_rollout_stays_for_its_pods(
+    operator: Operator, cluster: Cluster, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
+) -> None:
+    """V18: the old generated ConfigMap is deleted first. Pods that restart meanwhile start, nothing fails, and it goes
+    with the last pod, whatever the old ReplicaSet names."""
+    old, new = config_map("app-cfg-old"), config_map("app-cfg-new", {"MODE": "green"})
+    kubectl.apply(namespace, old, deployment(spec=reading_pod_spec("app-cfg-old"), replicas=2))
+    wait_for_rollout(kubectl, namespace)
+    wait_protected(api, namespace, "app-cfg-old")
+
+    kubectl("delete", "-n", namespace, "--wait=false", "configmap/app-cfg-old")
+    kubectl("delete", "-n", namespace, "pods", "-l", "app=web")
+    wait_for_rollout(kubectl, namespace)
+    assert [one.mode() for one in pods_read(cluster, api, namespace)] == [{"blue"}, {"blue"}]
+    assert_terminating(api, namespace, "app-cfg-old")
+
+    kubectl.apply(namespace, new, deployment(spec=reading_pod_spec("app-cfg-new"), replicas=2))
+    wait_for_rollout(kubectl, namespace)
+    wait_gone(api, namespace, "app-cfg-old")
+    assert [one.mode() for one in pods_read(cluster, api, namespace)] == [{"green"}, {"green"}]
 
 
 def test_a_finished_job_does_not_hold(

@@ -148,13 +148,10 @@ class View:
 
     def versions(self, owner: ObjectKey) -> list[Incarnation]:
         """The versions of a VersionedConfig."""
-        return [life for life in self._made(owner) if not life.alias]
+        return [life for life in self.made(owner) if not life.alias]
 
-    def aliases(self, owner: ObjectKey) -> list[Incarnation]:
-        """The mutable copies of a VersionedConfig's content: one, or two where it was of the other kind before."""
-        return [life for life in self._made(owner) if life.alias]
-
-    def _made(self, owner: ObjectKey) -> list[Incarnation]:
+    def made(self, owner: ObjectKey) -> list[Incarnation]:
+        """The same, with the alias: two where the VersionedConfig was of the other kind before."""
         found = (self.incarnation(key) for key in self._owned.get(owner, ()))
         return [life for life in found if life is not None]
 

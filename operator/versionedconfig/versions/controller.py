@@ -198,9 +198,10 @@ class VersionsController:
         """An object that content may be taken from, or that may be an alias, came, went or changed."""
         for owner in self._followers.get(key, ()):
             self.changed(owner)
-        known = self._known.get(ObjectKey(key.namespace, key.name))
+        owner = ObjectKey(key.namespace, key.name)
+        known = self._known.get(owner)
         if known is not None and known.spec.alias.enabled:
-            self.queue.add(ObjectKey(key.namespace, key.name))
+            self.queue.add(owner)
 
     def counted(self, key: ConfigKey) -> None:
         """The number of pods that refer to the key changed: told a little later, together with further ones."""
@@ -548,13 +549,12 @@ class VersionsController:
         await self._store.mark(kept.unmark, None)
         if kept.collectable:
             await self._store.collect(owner.namespace, kept.collectable)
-        # Of a VersionedConfig of that name that was of the other kind. By kind, since what the mirror shows only now may
+        # An alias that is not asked for, and what is of a VersionedConfig of that name that was of the other kind. By kind, since what the mirror shows only now may
         # be the current version.
-        others = [one for one in self._view.versions(owner) if one.key.kind != known.spec.kind]
-        others += [
+        others = [
             one
-            for one in self._view.aliases(owner)
-            if not known.spec.alias.enabled or one.key.kind != known.spec.kind
+            for one in self._view.made(owner)
+            if one.key.kind != known.spec.kind or (one.alias and not known.spec.alias.enabled)
         ]
         await self._leave(owner, others)
         if known.spec.alias.enabled:
@@ -826,7 +826,7 @@ class VersionsController:
         self._drop(owner)
         if self._settings.excluded(owner.namespace):
             return
-        await self._leave(owner, [*self._view.versions(owner), *self._view.aliases(owner)])
+        await self._leave(owner, self._view.made(owner))
 
     async def _leave(self, owner: ObjectKey, versions: list[Incarnation]) -> None:
         """Versions, and aliases, that no VersionedConfig has any more."""

@@ -3,11 +3,8 @@
 import asyncio
 from typing import NamedTuple
 
-import msgspec
-
-from versionedconfig.kube.api import Api, ApiError
+from versionedconfig.kube.api import Api
 from versionedconfig.model import ConfigKey, ObjectKey
-from versionedconfig.projection import api_path
 from versionedconfig.resource import SourceRef, Spec
 from versionedconfig.versions.content import (
     Content,
@@ -17,6 +14,7 @@ from versionedconfig.versions.content import (
     merge,
     secret_content,
 )
+from versionedconfig.versions.stored import read_stored
 
 
 class BadContent(Exception):
@@ -26,17 +24,6 @@ class BadContent(Exception):
         super().__init__("; ".join(problems))
         self.reason = reason
         self.problems = problems
-
-
-class _Stored(msgspec.Struct, frozen=True, rename="camel"):
-    """A ConfigMap or Secret with its content; its repr shows nothing of it."""
-
-    data: dict[str, str] | None = None
-    binary_data: dict[str, str] | None = None
-    type: str = ""
-
-    def __repr__(self) -> str:
-        return "<_Stored>"
 
 
 class Keys(NamedTuple):
@@ -80,22 +67,13 @@ async def read_content(api: Api, owner: ObjectKey, spec: Spec) -> Content:
 
 async def read_keys(api: Api, key: ConfigKey) -> Keys:
     """The keys of an object's content; none where there is no such object."""
-    try:
-        stored = await api.get(api_path(key), type=_Stored)
-    except ApiError as error:
-        if error.status != 404:
-            raise
+    stored = await read_stored(api, key)
+    if stored is None:
         return Keys(frozenset(), frozenset())
     return Keys(frozenset(stored.data or ()), frozenset(stored.binary_data or ()))
 
 
 async def _read(api: Api, namespace: str, source: SourceRef) -> Source:
-    content = None
-    try:
-        stored = await api.get(api_path(ConfigKey(source.kind, namespace, source.name)), type=_Stored)
-    except ApiError as error:
-        if error.status != 404:
-            raise
-    else:
-        content = Content(source.kind, stored.data or {}, stored.binary_data or {}, stored.type)
+    stored = await read_stored(api, ConfigKey(source.kind, namespace, source.name))
+    content = stored.content(source.kind) if stored is not None else None
     return Source(source.kind, source.name, content, source.optional, tuple(source.keys))

@@ -25,6 +25,7 @@ from versionedconfig.projection import api_path
 from versionedconfig.resource import VersionedConfig
 from versionedconfig.versions.content import Content
 from versionedconfig.versions.metadata import DELETE, metadata_patch, version_metadata
+from versionedconfig.versions.stored import Stored, manifest
 from versionedconfig.view import View
 
 logger = logging.getLogger(__name__)
@@ -35,25 +36,6 @@ MAX_ATTEMPTS: Final = 4
 
 class NameConflict(Exception):
     """The version's name is taken by an object that is not ours to touch."""
-
-
-class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
-    uid: str
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-
-
-class _Stored(msgspec.Struct, frozen=True, rename="camel"):
-    """A config object with its content, for the one comparison; its repr shows nothing of it."""
-
-    metadata: _Metadata
-    data: dict[str, str] = {}
-    binary_data: dict[str, str] = {}
-    type: str = ""
-    immutable: bool = False
-
-    def __repr__(self) -> str:
-        return "<_Stored>"
 
 
 class VersionStore:
@@ -102,34 +84,20 @@ class VersionStore:
                     f"{content.kind} {name} exists and is no version of this VersionedConfig: "
                     "rename or delete it, or change the content"
                 )
-            same = (stored.data, stored.binary_data, stored.type) == (
-                content.data,
-                content.binary_data,
-                content.type,
-            )
-            if same:
+            if stored.content(content.kind) == content:
                 await self._mend_metadata(key, owner, digest, resource, stored)
                 return name
         raise NameConflict(f"{MAX_ATTEMPTS} names for this content are taken by versions with other content")
 
     async def _create_or_read(
         self, key: ConfigKey, owner: ObjectKey, resource: VersionedConfig, content: Content
-    ) -> _Stored | None:
+    ) -> Stored | None:
         """Create the version with the finalizer in the POST; the object that is there already, if one is."""
         path = api_path(key)
         if self._view.incarnation(key) is None:
             metadata = version_metadata(owner, content.digest(), resource.spec)
-            body = {
-                "apiVersion": "v1",
-                "kind": content.kind,
-                "metadata": {"name": key.name, "finalizers": [IN_USE_FINALIZER], **metadata},
-                "immutable": True,
-                "data": dict(content.data),
-            }
-            if content.kind == "Secret":
-                body["type"] = content.type
-            else:
-                body["binaryData"] = dict(content.binary_data)
+            named = {"name": key.name, "finalizers": [IN_USE_FINALIZER], **metadata}
+            body = {**manifest(content, named), "immutable": True}
             try:
                 await self._api.create(path.rpartition("/")[0], body, type=msgspec.Raw, accept=METADATA_ONLY)
             except ApiError as error:
@@ -137,10 +105,10 @@ class VersionStore:
                     raise
             else:
                 return None
-        return await self._api.get(path, type=_Stored)
+        return await self._api.get(path, type=Stored)
 
     async def _mend_metadata(
-        self, key: ConfigKey, owner: ObjectKey, digest: str, resource: VersionedConfig, stored: _Stored
+        self, key: ConfigKey, owner: ObjectKey, digest: str, resource: VersionedConfig, stored: Stored
     ) -> None:
         if stored.metadata.annotations.get(IGNORE_ANNOTATION) == "true":
             return
