@@ -259,6 +259,7 @@ def test_defaults(kubectl: Kubectl, namespace: str) -> None:
         },
         "historyLimit": 10,
         "deletionPolicy": "RetainInUse",
+        "alias": {"enabled": False},
     }
 
 
