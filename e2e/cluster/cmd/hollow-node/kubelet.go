@@ -15,12 +15,19 @@ import (
 	cadvisortest "k8s.io/kubernetes/pkg/kubelet/cadvisor/testing"
 	"k8s.io/kubernetes/pkg/kubelet/cm"
 	"k8s.io/kubernetes/pkg/kubemark"
+	"k8s.io/kubernetes/pkg/volume/util/hostutil"
+	"k8s.io/kubernetes/pkg/volume/util/subpath"
 )
 
 type node struct {
 	name, dir, socket, kubeconfig string
 	port                          int
 	syncFrequency                 time.Duration
+}
+
+// kubeletDir is the kubelet's root directory.
+func (n node) kubeletDir() string {
+	return filepath.Join(n.dir, "kubelet")
 }
 
 func runKubelet(node node) error {
@@ -59,7 +66,7 @@ func runKubelet(node node) error {
 	if err := os.RemoveAll(flags.RootDirectory); err != nil {
 		return err
 	}
-	flags.RootDirectory = filepath.Join(node.dir, "kubelet")
+	flags.RootDirectory = node.kubeletDir()
 	kubelet.StaticPodPath = filepath.Join(node.dir, "static")
 	kubelet.PodLogsDir = filepath.Join(node.dir, "logs")
 	for _, dir := range []string{kubelet.StaticPodPath, kubelet.PodLogsDir} {
@@ -74,8 +81,26 @@ func runKubelet(node node) error {
 		&cadvisortest.Fake{NodeName: node.name}, imageService, runtimeService, cm.NewStubContainerManager())
 	// Without one the kubelet makes the real one; kubemark's calls every container ready.
 	hollow.KubeletDeps.ProbeManager = nil
+	// To kubemark's no path exists and none has a mode: then no container with a subPath can be made
+	// (kubelet_pods.go, makeMounts).
+	hollow.KubeletDeps.HostUtil = hostUtil{hostutil.NewHostUtil()}
+	hollow.KubeletDeps.Subpather = subpather{subpath.New(hollow.KubeletDeps.Mounter)}
 	hollow.Run(ctx)
 	return nil
+}
+
+// hostUtil is the real one, which looks at paths, without what needs root: the kubelet wants its root directory on a
+// shared mount and would make one (kubelet.go, setupDataDirs).
+type hostUtil struct{ *hostutil.HostUtil }
+
+func (hostUtil) MakeRShared(string) error { return nil }
+
+// subpather is the real one without the bind mount, which needs root. What the path leads to when a container is
+// created is for the runtime to keep. A subPath that is not in the volume becomes an empty directory, as everywhere.
+type subpather struct{ subpath.Interface }
+
+func (subpather) PrepareSafeSubpath(path subpath.Subpath) (string, func(), error) {
+	return path.Path, nil, nil
 }
 
 // awaitListener gives the node's runtime, which starts at the same time, a while to listen.
