@@ -311,6 +311,8 @@ class Reading:
     environment: Mapping[str, str]
     files: Mapping[str, str]
     """`<volume>/<file>` to content."""
+    sub_paths: Mapping[str, str]
+    """What it mounts by subPath, path in the container to content: as it was when the container was started."""
 
     def mode(self, volume: str = "v", key: str = "MODE") -> set[str]:
         """The values of a key that the pod has, in its environment and its volume: one, if all is well."""
@@ -341,7 +343,10 @@ def pods_read(
             found["metadata"]["uid"],
         )
         files = {path: content.decode() for path, content in cluster.files(node, uid).items()}
-        readings.append(Reading(node, name, uid, cluster.environment(node, uid, container) or {}, files))
+        environment = cluster.environment(node, uid, container) or {}
+        mounted = cluster.sub_paths(node, uid, container)
+        sub_paths = {path: content.decode() for path, content in mounted.items()}
+        readings.append(Reading(node, name, uid, environment, files, sub_paths))
     return readings
 
 

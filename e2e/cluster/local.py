@@ -1,5 +1,6 @@
 """A local cluster's life: up, found again, down; and what its pods really read on their nodes."""
 
+import base64
 import contextlib
 import json
 import re
@@ -69,12 +70,14 @@ class LocalCluster:
 
     def environment(self, node: str, pod_uid: str, container: str) -> Mapping[str, str] | None:
         """What the container was started with the last time; None if it never was."""
-        record = self.folder / node / "env" / pod_uid / f"{container}.json"
-        try:
-            environment: dict[str, str] = json.loads(record.read_text())["env"]
-        except FileNotFoundError:
-            return None
-        return environment
+        record = self._record(node, pod_uid, container)
+        return None if record is None else dict(record["env"])
+
+    def sub_paths(self, node: str, pod_uid: str, container: str) -> Mapping[str, bytes]:
+        """The files of the container's mounts with a subPath, path in the container to content: those that were there
+        when it was started the last time, since a mount of a file stays with that file."""
+        record = self._record(node, pod_uid, container) or {"files": {}}
+        return {path: base64.b64decode(content) for path, content in record["files"].items()}
 
     def restart(self, process: str) -> None:
         """Kill one process (`kubelet-node-0`, `kube-apiserver` …); returns when it was started again."""
@@ -108,6 +111,15 @@ class LocalCluster:
 
     def __exit__(self, *_: object) -> None:
         self.down()
+
+    def _record(self, node: str, pod_uid: str, container: str) -> dict[str, Any] | None:
+        """What the node's runtime wrote when the container was created the last time."""
+        record = self.folder / node / "env" / pod_uid / f"{container}.json"
+        try:
+            found: dict[str, Any] = json.loads(record.read_text())
+        except FileNotFoundError:
+            return None
+        return found
 
     def _running(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.folder / "running.json").read_text())

@@ -28,6 +28,7 @@ class Cluster(Protocol):
     def audit_log(self) -> Path | None: ...
     def files(self, node: str, pod_uid: str) -> Mapping[str, bytes]: ...
     def environment(self, node: str, pod_uid: str, container: str) -> Mapping[str, str] | None: ...
+    def sub_paths(self, node: str, pod_uid: str, container: str) -> Mapping[str, bytes]: ...
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,7 @@ class ForeignCluster:
                 if mount["name"] in unread and not {"subPath", "subPathExpr"} & mount.keys():
                     unread.remove(mount["name"])
                     root = mount["mountPath"].rstrip("/")
-                    listing = self._exec(pod, container["name"], "find", root, "-follow", "-type", "f")
-                    for path in listing.decode().splitlines():
+                    for path in self._find(pod, container["name"], root):
                         relative = path.removeprefix(f"{root}/")
                         if not relative.startswith(".."):
                             content = self._exec(pod, container["name"], "cat", path)
@@ -69,12 +69,29 @@ class ForeignCluster:
     def environment(self, node: str, pod_uid: str, container: str) -> Mapping[str, str] | None:
         """What `env` says in the container; None if it does not run."""
         pod = self._pod(node, pod_uid)
-        statuses = pod["status"].get("containerStatuses", ())
-        if not any(status["name"] == container and "running" in status["state"] for status in statuses):
+        if not _runs(pod, container):
             return None
         # Values can hold newlines.
         pairs = self._exec(pod, container, "env", "-0").decode().split("\0")
         return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+
+    def sub_paths(self, node: str, pod_uid: str, container: str) -> Mapping[str, bytes]:
+        """The files of the container's mounts with a subPath, path in the container to content; none if it does not run."""
+        pod = self._pod(node, pod_uid)
+        if not _runs(pod, container):
+            return {}
+        return {
+            path: self._exec(pod, container, "cat", path)
+            for found in pod["spec"]["containers"]
+            if found["name"] == container
+            for mount in found.get("volumeMounts", ())
+            if {"subPath", "subPathExpr"} & mount.keys()
+            for path in self._find(pod, container, mount["mountPath"])
+        }
+
+    def _find(self, pod: dict[str, Any], container: str, root: str) -> list[str]:
+        """The files below a path, or that path itself."""
+        return self._exec(pod, container, "find", root, "-follow", "-type", "f").decode().splitlines()
 
     def _pod(self, node: str, pod_uid: str) -> dict[str, Any]:
         for pod in self._get("pods", "-A", "--field-selector", f"spec.nodeName={node}"):
@@ -95,6 +112,11 @@ class ForeignCluster:
     def _run(self, *arguments: str) -> bytes:
         command = [str(self.kubectl), "--kubeconfig", str(self.kubeconfig), *arguments]
         return subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
+
+
+def _runs(pod: dict[str, Any], container: str) -> bool:
+    statuses = pod["status"].get("containerStatuses", ())
+    return any(status["name"] == container and "running" in status["state"] for status in statuses)
 
 
 @contextlib.contextmanager

@@ -436,6 +436,8 @@ case "$*" in
 "get pods -A --field-selector spec.nodeName=n -o json") cat "$(dirname "$0")/pods.json" ;;
 "exec -n ns p -c second -- find /with space -follow -type f") printf '/with space/..data/k\n/with space/k\n' ;;
 "exec -n ns p -c second -- cat /with space/k") printf '\377\n' ;;
+"exec -n ns p -c second -- find /part -follow -type f") printf '/part\n' ;;
+"exec -n ns p -c second -- cat /part") printf '\376' ;;
 "exec -n ns p -c second -- env -0") printf 'A=1\nB=2\0C=x=y\0' ;;
 *) echo "unexpected: $*" >&2; exit 1 ;;
 esac
@@ -459,6 +461,11 @@ def test_a_foreign_pods_config_volumes_are_read_byte_by_byte(foreign: provide.Fo
 def test_a_foreign_containers_environment(foreign: provide.ForeignCluster) -> None:
     assert foreign.environment("n", "u", "second") == {"A": "1\nB=2", "C": "x=y"}
     assert foreign.environment("n", "u", "first") is None
+
+
+def test_what_a_foreign_container_mounts_by_sub_path(foreign: provide.ForeignCluster) -> None:
+    assert foreign.sub_paths("n", "u", "second") == {"/part": b"\xfe"}
+    assert foreign.sub_paths("n", "u", "first") == {}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl")

@@ -3,11 +3,14 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"io/fs"
 	"net"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,14 +24,14 @@ import (
 const exitDelay = 200 * time.Millisecond
 
 // runtime is the fake runtime of the CRI's own tests, with three things added: it records each container's
-// environment, containers can end by themselves, and they can refuse to stop.
+// environment and what it mounts by subPath, containers can end by themselves, and they can refuse to stop.
 //
 //	CRASH=1          exits 1
 //	EXIT=n           exits n; so does the command `true`, with 0
 //	IGNORE_TERM=1    stops only when its grace period is over
 type runtime struct {
 	*fake.RemoteRuntime
-	dir       string
+	node      node
 	behaviour sync.Map // container id to behaviour
 }
 
@@ -55,7 +58,7 @@ func serveRuntime(node node) error {
 	// the same: it is pulled as :latest, and asked for under a name that is not there (kuberuntime_container.go).
 	remote.ImageService.SetFakeImageSize(1)
 	server := grpc.NewServer()
-	cri.RegisterRuntimeServiceServer(server, &runtime{RemoteRuntime: remote, dir: filepath.Join(node.dir, "env")})
+	cri.RegisterRuntimeServiceServer(server, &runtime{RemoteRuntime: remote, node: node})
 	cri.RegisterImageServiceServer(server, remote)
 	return server.Serve(listener)
 }
@@ -66,14 +69,22 @@ type recorded struct {
 	Attempt   uint32            `json:"attempt"`
 	Created   time.Time         `json:"created"`
 	Env       map[string]string `json:"env"`
+	// Files are those of mounts with a subPath, by their path in the container.
+	Files map[string][]byte `json:"files"`
 }
 
 func (r *runtime) CreateContainer(ctx context.Context, request *cri.CreateContainerRequest) (*cri.CreateContainerResponse, error) {
+	config := request.GetConfig()
+	pod := config.GetLabels()[types.KubernetesPodUIDLabel]
+	// First: where this fails there is no container, and the kubelet tries again.
+	files, err := subPathFiles(filepath.Join(r.node.kubeletDir(), "pods", pod, "volumes"), config.GetMounts())
+	if err != nil {
+		return nil, err
+	}
 	response, err := r.RemoteRuntime.CreateContainer(ctx, request)
 	if err != nil {
 		return nil, err
 	}
-	config := request.GetConfig()
 	env := environment(config)
 	r.behaviour.Store(response.GetContainerId(), behaviourOf(env, slices.Concat(config.GetCommand(), config.GetArgs())))
 	record := recorded{
@@ -81,9 +92,9 @@ func (r *runtime) CreateContainer(ctx context.Context, request *cri.CreateContai
 		Attempt:   config.GetMetadata().GetAttempt(),
 		Created:   time.Now().UTC(),
 		Env:       env,
+		Files:     files,
 	}
-	pod := config.GetLabels()[types.KubernetesPodUIDLabel]
-	return response, write(filepath.Join(r.dir, pod), config.GetMetadata().GetName()+".json", record)
+	return response, write(filepath.Join(r.node.dir, "env", pod), config.GetMetadata().GetName()+".json", record)
 }
 
 func (r *runtime) StartContainer(ctx context.Context, request *cri.StartContainerRequest) (*cri.StartContainerResponse, error) {
@@ -149,6 +160,37 @@ func environment(config *cri.ContainerConfig) map[string]string {
 		env[pair.GetKey()] = string(pair.GetValue())
 	}
 	return env
+}
+
+// subPathFiles are the files that mounts with a subPath hold now, by their path in the container. A real runtime binds what
+// a path leads to at this moment, and the kubelet never writes into a file again but makes another one (atomic_writer.go):
+// the container goes on with these.
+func subPathFiles(volumes string, mounts []*cri.Mount) (map[string][]byte, error) {
+	files := map[string][]byte{}
+	for _, mount := range mounts {
+		// <volumes>/<plugin>/<volume> is a whole volume (kubelet_getters.go, getPodVolumeDir), and what is below it a subPath.
+		below, ok := strings.CutPrefix(mount.GetHostPath(), volumes+"/")
+		if !ok || strings.Count(below, "/") < 2 {
+			continue
+		}
+		// A file of a ConfigMap is a link into ..data, and so is a directory.
+		root, err := filepath.EvalSymlinks(mount.GetHostPath())
+		if err != nil {
+			return nil, err
+		}
+		err = filepath.WalkDir(root, func(file string, entry fs.DirEntry, err error) error {
+			if err != nil || !entry.Type().IsRegular() {
+				return err
+			}
+			content, err := os.ReadFile(file)
+			files[path.Join(mount.GetContainerPath(), strings.TrimPrefix(file, root))] = content
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return files, nil
 }
 
 // write replaces the file in one step: readers never see half of it. Only its owner can read it: it may hold secrets.
