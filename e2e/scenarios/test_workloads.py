@@ -43,6 +43,7 @@ from e2e.stories import (
     version_of,
     versioned_secret,
     versions,
+    wait_moved,
 )
 
 KINDS: Mapping[str, type[Any]] = {
@@ -464,6 +465,64 @@ def test_what_nobody_can_change_keeps_its_version(
     wait_gone(api, namespace, first)
     assert fetch(api, pykube.Job, namespace, "bare"), "finished, and refers to what is gone"
     assert [line for line in writes.seen() if " jobs " in line or " pods " in line] == []
+
+
+# -- files that are never refreshed ----------------------------------------------------------------------------------
+
+FILE = "/etc/app/MODE"
+
+
+def by_sub_path() -> Manifest:
+    """A pod that mounts one file of app-cfg, and takes nothing else of it."""
+    spec = reading_pod_spec()
+    del spec["containers"][0]["env"]
+    spec["containers"][0]["volumeMounts"] = [{"name": "v", "mountPath": FILE, "subPath": "MODE"}]
+    return spec
+
+
+def mounted(cluster: Cluster, api: pykube.HTTPClient, namespace: str) -> dict[str, Mapping[str, str]]:
+    """What each pod mounts by subPath, by the pod's uid."""
+    return {reading.uid: reading.sub_paths for reading in pods_read(cluster, api, namespace)}
+
+
+def test_a_sub_path(
+    operator: Operator, cluster: Cluster, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
+) -> None:
+    """V19: a version is another name, so other pods mount the file anew."""
+    kubectl.create(namespace, versioned_config("app-cfg", {"MODE": "one"}))
+    first = version_of(api, namespace)
+    kubectl.create(namespace, deployment(spec=by_sub_path(), replicas=2))
+    wait_moved(kubectl, api, namespace, first)
+    before = mounted(cluster, api, namespace)
+    assert list(before.values()) == [{FILE: "one"}] * 2
+
+    second = change(kubectl, api, namespace, "two", first)
+    assert names_in(template(api, namespace, "Deployment")) == {second}
+    after = mounted(cluster, api, namespace)
+    assert list(after.values()) == [{FILE: "two"}] * 2
+    assert not before.keys() & after.keys()
+
+
+def test_a_sub_path_of_what_is_mutable(
+    cluster: Cluster, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
+) -> None:
+    """V19: without a version the volume follows, and the mount does not until the container starts again."""
+    spec = by_sub_path()
+    spec["containers"][0]["volumeMounts"].append({"name": "v", "mountPath": "/cfg"})
+    kubectl.apply(namespace, config_map(data={"MODE": "one"}, immutable=False), pod("web", spec))
+    kubectl("wait", "-n", namespace, "pod/web", "--for=condition=Ready", "--timeout=60s")
+
+    def reads() -> tuple[str | None, Mapping[str, str]]:
+        (reading,) = pods_read(cluster, api, namespace)
+        return reading.files.get("v/MODE"), reading.sub_paths
+
+    assert reads() == ("one", {FILE: "one"})
+    kubectl.apply(namespace, config_map(data={"MODE": "two"}, immutable=False))
+    wait_until(lambda: reads()[0] == "two", 120, "the volume follows")
+    assert reads() == ("two", {FILE: "one"})
+
+    kubectl("set", "image", "-n", namespace, "pod/web", "c=busybox:1")
+    wait_until(lambda: reads() == ("two", {FILE: "two"}), 30, "the container starts again")
 
 
 # -- which, and in what order ----------------------------------------------------------------------------------------
