@@ -92,7 +92,6 @@ class World:
         self.thing: Thing | None = None
         self.pods: dict[str, RunningPod] = {}
         self.case: Case | None = None
-        self.opened = 0.0
         self.log: list[str] = []
         self._mirror: dict[str, Sight] = {}
         self._departed: deque[tuple[float, Sight, bool]] = deque()
@@ -447,7 +446,6 @@ class World:
     def _open(self, life: Life) -> None:
         self.say("case opened")
         self.case = Case([life], self._left, self.timing)
-        self.opened = self.now
         for name, within in self._restarts.items():
             self.case.restarted(name, within)
         for node in self.nodes.values():
@@ -467,7 +465,7 @@ class World:
         if self.case is None:
             return
         history = self.case.history()
-        if self.now > self.opened + 30 and over(history, self.now, self.timing):
+        if over(history, self.now, self.timing):
             self.say("case closed")
             self.case = None
         else:

@@ -18,6 +18,7 @@ from math import inf, isfinite
 
 from versionedconfig.staleness.history import (
     ABSENCE,
+    NEVER,
     NOT_YET,
     NOTHING,
     Answers,
@@ -100,9 +101,20 @@ def over(history: History, now: float, timing: Timing) -> bool:
     """Nobody is served anything but the live incarnation, or ever will be. Another one with the same content is another
     one: it stays when the live one is replaced again."""
     harmless = {NOTHING} if history.live is None else {NOTHING, history.live.uid}
+    # What a node did just before it was cut off is not heard before it is known to be.
+    heard = now - timing.silence - timing.report - timing.watch_lag
+    if any(heard < life.ended.latest < NEVER for life in history.lives):
+        return False
     for node in history.nodes:
-        used = any(use.released.latest > now for use in node.uses)
-        if used and not harmless.issuperset(timeline(history, node, now, timing)[-1].left):
+        uses = [use for use in node.uses if use.released.latest > now]
+        if not uses:
+            continue
+        segments = timeline(history, node, now, timing)
+        if not harmless.issuperset(segments[-1].left):
+            return False
+        # A pod that is not known to run may run all the same, with what was there when it came.
+        since = min((use.bound.earliest for use in uses if use.set_up > now), default=now)
+        if not all(harmless.issuperset(one.reads) for one in segments if one.end > since):
             return False
     if history.live is not None:
         harmless = {history.live.uid}
