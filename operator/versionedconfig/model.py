@@ -129,6 +129,10 @@ class Incarnation:
     """creationTimestamp as the API server writes it: RFC 3339, sortable as text."""
     written: str = ""
     """resource_version of a mutable one: its content, which is not kept, may differ from that of the version before."""
+    fingerprint: bytes = b""
+    """Of the content; equal for equal contents of one kind. A Secret's means nothing outside this process."""
+    immutable_since: str = ""
+    """When it was made immutable at the latest, as its managed fields say; empty where they do not."""
 
     @property
     def namespace(self) -> str:
@@ -155,6 +159,7 @@ class Node:
     resource_version: str
     boot_id: str
     ready: bool
+    kubelet_version: str = ""
     namespace: str = ""
 
 

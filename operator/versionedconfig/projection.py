@@ -2,6 +2,8 @@
 object, a projection gives an answer.
 """
 
+import hashlib
+import os
 import re
 import sys
 from collections.abc import Callable, Collection
@@ -118,11 +120,23 @@ class LabelledMetadata(_Metadata, frozen=True):
     labels: dict[str, str] | None = None
 
 
-class ConfigItem(_Struct, frozen=True):
-    """What is decoded of a ConfigMap or Secret: never its data."""
+class _ManagedFields(_Struct, frozen=True):
+    time: str = ""
+    fields_v1: msgspec.Raw = msgspec.field(name="fieldsV1", default=msgspec.Raw(b""))
 
-    metadata: LabelledMetadata
+
+class _ConfigMetadata(LabelledMetadata, frozen=True):
+    managed_fields: msgspec.Raw = msgspec.Raw(b"")
+    """Looked into where the object is immutable alone."""
+
+
+class ConfigItem(_Struct, frozen=True):
+    """What is decoded of a ConfigMap or Secret. Its data is never more than a part of the page that came, and gone with it."""
+
+    metadata: _ConfigMetadata
     immutable: bool | None = None
+    data: msgspec.Raw = msgspec.Raw(b"")
+    binary_data: msgspec.Raw = msgspec.Raw(b"")
     type: str = ""
     """Of a Secret."""
 
@@ -211,6 +225,7 @@ class NamespaceItem(_Struct, frozen=True):
 
 class _NodeInfo(_Struct, frozen=True):
     boot_id: str = msgspec.field(name="bootID", default="")
+    kubelet_version: str = ""
 
 
 class _NodeStatus(_Struct, frozen=True):
@@ -229,6 +244,8 @@ class PodKept(Kept, frozen=True):
     """What is kept of a pod."""
 
     node: str = ""
+    created: str = ""
+    """creationTimestamp as the API server writes it."""
     owner: str = ""
     """uid of its controller; empty for a pod of nobody's."""
     trouble: str = ""
@@ -294,6 +311,7 @@ def pod_kept(item: PodItem) -> PodKept:
         resource_version=meta.resource_version,
         keys=tuple(ConfigKey(kind, meta.namespace, name) for kind, name in referenced_names(item.spec)),
         node=sys.intern(item.spec.nodeName or ""),
+        created=sys.intern(meta.creation_timestamp),
         owner=sys.intern(controller_of(meta)),
         trouble=_trouble(item.status),
         restarted=_restarted(item.status),
@@ -307,7 +325,8 @@ def node_kept(item: NodeItem) -> Node:
     """What is kept of a node: whether it may still run a pod that is gone."""
     meta, status = item.metadata, item.status
     ready = any(c.type == "Ready" and c.status == "True" for c in status.conditions or ())
-    return Node(meta.name, meta.uid, meta.resource_version, status.node_info.boot_id, ready)
+    info = status.node_info
+    return Node(meta.name, meta.uid, meta.resource_version, info.boot_id, ready, info.kubelet_version)
 
 
 def namespace_kept(item: NamespaceItem) -> Namespace:
@@ -344,9 +363,35 @@ def incarnation(kind: str) -> Callable[[ConfigItem], Incarnation]:
             labels=tuple(sorted((meta.labels or {}).items())) if item.immutable else (),
             created=meta.creation_timestamp,
             written="" if item.immutable else meta.resource_version,
+            fingerprint=_fingerprint(kind, item),
+            immutable_since=_immutable_since(meta) if item.immutable else "",
         )
 
     return project
+
+
+_SALT = os.urandom(16)
+"""Few contents are as easily guessed as those of some Secrets: their fingerprints are worth nothing elsewhere."""
+
+
+def _fingerprint(kind: str, item: ConfigItem) -> bytes:
+    """The API server writes maps in the order of their keys, so equal contents are equal bytes."""
+    digest = hashlib.blake2b(item.type.encode(), digest_size=16, key=_SALT if kind == "Secret" else b"")
+    for part in (item.data, item.binary_data):
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.digest()
+
+
+_MANAGED = msgspec.json.Decoder(list[_ManagedFields])
+
+
+def _immutable_since(meta: _ConfigMetadata) -> str:
+    try:
+        managed = _MANAGED.decode(meta.managed_fields) if meta.managed_fields else []
+    except msgspec.MsgspecError:
+        return ""
+    return max((one.time for one in managed if b'"f:immutable"' in bytes(one.fields_v1)), default="")
 
 
 _POD_SPEC = msgspec.json.Decoder(PodSpec)

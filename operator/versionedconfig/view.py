@@ -69,6 +69,12 @@ class View:
         """A namespace began to go, or is left alone or no longer."""
         self.pod_taken: Callable[[str, Keys], None] = _ignore
         """A pod was force-deleted: its node, and what it referred to."""
+        self.pod_left: Callable[[Keys], None] = _ignore
+        """A pod ended or was taken: what it referred to."""
+        self.life_changed: Callable[[Incarnation | None, Incarnation | None], None] = _ignore
+        """An incarnation came, went or changed: before, and now."""
+        self.node_changed: Callable[[Node | None, Node | None], None] = _ignore
+        """A node came, went or changed: before, and now."""
 
         self.sources: list[Source] = [*holder_sources(settings.hold)]
         """Of holders other than pods, and of what helps to read them."""
@@ -84,7 +90,7 @@ class View:
         """By namespace and name."""
         self._owned: defaultdict[ObjectKey, set[ConfigKey]] = defaultdict(set)
 
-        self.nodes: Mirror[Node] = Mirror(api, NODES, _ignore)
+        self.nodes: Mirror[Node] = Mirror(api, NODES, self._on_node)
         pods = dataclasses.replace(PODS, field_selector=settings.pod_selector)
         self.pods: Mirror[PodKept] = Mirror(api, pods, self._on_pod)
         self.config_maps: Mirror[Incarnation] = Mirror(api, CONFIG_MAPS, self._on_config)
@@ -260,6 +266,8 @@ class View:
         self.holders.put("pods", key, new)
         if new is None and changed.forced and changed.node:
             self.pod_taken(changed.node, changed.keys)
+        if new is None and changed.node:
+            self.pod_left(changed.keys)
         before, now = _condition(old), _condition(new)
         if new is not None and any(now):
             self._troubled[key.namespace][key.name] = new
@@ -273,6 +281,9 @@ class View:
         if old is None or new is None:
             for one in changed.keys:
                 self.pods_counted(one)
+
+    def _on_node(self, old: Node | None, new: Node | None) -> None:
+        self.node_changed(old, new)
 
     def add_source(self, source: Source) -> Mirror[Kept]:
         """A further kind that holds, from when its mirror is run; it counts in live lists from `trust` on."""
@@ -308,6 +319,7 @@ class View:
                     if not self._owned[owner]:
                         del self._owned[owner]
                 self.version_changed(owner)
+        self.life_changed(old, new)
         if (changed := new or old) is not None:
             self.config_changed(changed.key)
 

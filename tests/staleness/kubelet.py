@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from versionedconfig.staleness.history import ABSENCE, NOT_YET, Life, Span, Timing
+from versionedconfig.staleness.history import ABSENCE, EVER, NEVER, NOT_YET, Life, Span, Timing
 from versionedconfig.staleness.judge import Kind, Verdict, judge, over, settle
 from versionedconfig.staleness.record import Case, Consumer, Sight, Start, Usage
 
@@ -77,6 +77,8 @@ class ModelNode:
     cut_since: float = 0
     unready: bool = False
     """As the API says."""
+    cut: Span | None = None
+    """As it was heard; the last one."""
     waiting: list[Callable[[], None]] = field(default_factory=list)
     """What the kubelet hears, and what is heard of it, when it is connected again."""
 
@@ -98,7 +100,7 @@ class World:
         self._usages: dict[str, Usage] = {}
         self._life: Life | None = None
         self._views: dict[str, float] = {}
-        self._left = -math.inf
+        self._left = EVER
         self._restarts: dict[str, Span] = {}
         self._ids = itertools.count()
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
@@ -178,10 +180,15 @@ class World:
         def unready() -> None:
             if node.cut_since == since:
                 node.unready = True
-                if self.case is not None:
-                    self.case.cut_off(name, self.now)
+                earliest = self.now - self.timing.watch_lag - self.timing.silence
+                self._heard_cut(node, Span(earliest, NEVER))
 
         self.later(self.timing.silence * 0.8, self.timing.silence, unready)
+
+    def _heard_cut(self, node: ModelNode, within: Span) -> None:
+        node.cut = within
+        if self.case is not None:
+            self.case.cut_off(node.name, within)
 
     def heal(self, name: str) -> None:
         """It is connected again."""
@@ -197,8 +204,8 @@ class World:
         def ready() -> None:
             if node.unready and not node.cut_since:
                 node.unready = False
-                if self.case is not None:
-                    self.case.reachable(name, self.now)
+                assert node.cut is not None
+                self._heard_cut(node, Span(node.cut.earliest, self.now))
 
         self.later(self.timing.report * 1.1, self.timing.report * 2, ready)
 
@@ -425,7 +432,7 @@ class World:
             if self.case is None:
                 self._open(self._life)
             assert self.case is not None
-            self.case.died(self._life.uid, self.now)
+            self.case.died(self._life.uid, Span(self.now - self.timing.watch_lag, self.now))
             self._life = None
             return
         stamp, skew = math.floor(thing.created), self.timing.clock_skew
@@ -449,8 +456,8 @@ class World:
         for name, within in self._restarts.items():
             self.case.restarted(name, within)
         for node in self.nodes.values():
-            if node.unready:
-                self.case.cut_off(node.name, self.now)
+            if node.cut is not None:
+                self.case.cut_off(node.name, node.cut)
         for sight in self._mirror.values():
             self.case.seen(sight, self._usages[sight.uid], self.now, listed=True)
         for at, sight, gone in self._departed:

@@ -1,10 +1,8 @@
 """The kubelet's decision table, row by row: an object A went at 1000, B of the same name came at 2000."""
 
-import math
-
 import pytest
 
-from versionedconfig.staleness.history import NOT_YET, NOTHING, Life, Span, Timing, Why
+from versionedconfig.staleness.history import EVER, NEVER, NOT_YET, NOTHING, Life, Span, Timing, Why
 from versionedconfig.staleness.judge import Kind, Verdict, judge, over, settle
 from versionedconfig.staleness.record import Case, Consumer, Sight, Start, Usage
 
@@ -29,7 +27,7 @@ class Story:
     """What the operator sees, told in the order in which it sees it."""
 
     def __init__(self, *, immutable: float | None = 0, digest: str = "a") -> None:
-        self.case = Case([self.life("A", 0, immutable, digest)], -math.inf, TIMING)
+        self.case = Case([self.life("A", 0, immutable, digest)], EVER, TIMING)
         self.usages: dict[str, Usage] = {}
         self.started: dict[str, float] = {}
 
@@ -82,7 +80,7 @@ class Story:
         return self
 
     def deleted(self, uid: str = "A", at: float = DELETED) -> "Story":
-        self.case.died(uid, at)
+        self.case.died(uid, Span(at - 2, at))
         return self
 
     def created(
@@ -327,13 +325,13 @@ def test_a_pod_that_does_not_run_has_no_verdict() -> None:
 
 def test_a_node_that_is_not_ready_is_not_known() -> None:
     story = Story().pod("old", BOTH, 100).deleted()
-    story.case.cut_off("n", 1500)
+    story.case.cut_off("n", Span(1440, NEVER))
     story.created()
 
     verdict = story.verdicts()["old"]
     assert (verdict.kind, verdict.why) == (Kind.UNKNOWN, Why.CUT_OFF)
 
-    story.case.reachable("n", 3000)
+    story.case.cut_off("n", Span(1440, 3000))
     assert story.kinds() == {"old": Kind.STALE}
 
 

@@ -130,6 +130,9 @@ class Mirror(Generic[P]):
         self._synced = asyncio.Event()
         self.on_listed: Callable[[], None] = lambda: None
         """Called whenever a list was complete."""
+        self.unheard_since: float | None = None
+        """While a list is taken over: since when (by `clock`) nothing had been heard. What it shows may have happened at any
+        time since."""
         self._failures = 0
         """Since something was heard in a watch."""
 
@@ -162,6 +165,7 @@ class Mirror(Generic[P]):
     async def _list(self) -> str:
         """Makes the store equal to the server's; returns the version to watch from."""
         started = self._clock()
+        self.unheard_since = self.last_heard
         seen: set[ObjectKey] = set()
         token = ""
         while True:
@@ -194,6 +198,7 @@ class Mirror(Generic[P]):
         self.counters.lists += 1
         self.counters.list_seconds = self._clock() - started
         self._settle(seen)
+        self.unheard_since = None
         return version
 
     def _settle(self, seen: Set[ObjectKey]) -> None:

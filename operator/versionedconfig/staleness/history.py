@@ -5,13 +5,16 @@ clocks. So everything that happened has a span in which it did, and the judge (j
 case and what must have been.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-NEVER: Final = math.inf
+NEVER: Final = 1e11
+"""Later than everything; seconds since the epoch. Infinity would be no JSON."""
+
+EVER: Final = -NEVER
+"""Before everything."""
 
 NOTHING: Final = ""
 """An answer instead of an incarnation's uid: the object was not there. As a pin: none."""
@@ -53,7 +56,6 @@ class Span(NamedTuple):
     latest: float
 
 
-ALWAYS: Final = Span(-math.inf, -math.inf)
 NOT_YET: Final = Span(NEVER, NEVER)
 
 
@@ -153,7 +155,7 @@ class NodeHistory:
     """Of its kubelet: it forgets everything."""
     cuts: tuple[Span, ...] = ()
     """From when to when it may have been without the API server."""
-    since: float = -math.inf
+    since: float = EVER
     """What was before is settled (judge.settle)."""
     pins: Answers = field(default_factory=lambda: {NOTHING: Why.CERTAIN})
     """What the kubelet's cache may have been pinned to at that time; NOTHING for nothing."""

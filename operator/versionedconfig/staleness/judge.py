@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
-from math import inf, isfinite
 
 from versionedconfig.staleness.history import (
     ABSENCE,
+    EVER,
     NEVER,
     NOT_YET,
     NOTHING,
@@ -418,8 +418,8 @@ def _cuts(
         cuts.update((*span, span.latest + timing.cache_lag))
     for span, _ in proofs:
         cuts.update(span)
-    inside = sorted(cut for cut in cuts if isfinite(cut) and node.since < cut <= now)
-    return [node.since if isfinite(node.since) else inside[0] - 1, *inside]
+    inside = sorted(cut for cut in cuts if node.since < cut <= now)
+    return [node.since if node.since > EVER else inside[0] - 1, *inside]
 
 
 def _may_be_dropped(
@@ -431,7 +431,7 @@ def _may_be_dropped(
             return Why.RESTARTED
     for use in counted:
         # A pod that ends may be through, and we have not heard.
-        released = now - timing.watch_lag if use.ending != NOT_YET and use.released == NOT_YET else inf
+        released = now - timing.watch_lag if use.ending != NOT_YET and use.released == NOT_YET else NEVER
         if use.set_up <= moment <= min(use.released.earliest, released):
             return None
     return Why.TAKEN if any(use.taken for use in counted) else Why.RACE

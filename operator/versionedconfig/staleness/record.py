@@ -4,12 +4,12 @@ What is seen of a pod's start and of an object's life carries timestamps of whol
 the time at which we heard. Each becomes a span that holds the truth.
 """
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from versionedconfig.staleness.history import (
+    EVER,
     NEVER,
     NOT_YET,
     Container,
@@ -92,7 +92,7 @@ class Case:
         self._nodes: dict[str, NodeHistory] = {}
         self._uses: dict[str, dict[str, Use]] = {}
         """By node and uid."""
-        self._unseen = [Span(-math.inf, unseen_until)]
+        self._unseen = [Span(EVER, unseen_until)]
 
     def history(self) -> History:
         """All of it."""
@@ -127,10 +127,10 @@ class Case:
         else:
             self._lives.append(life)
 
-    def died(self, uid: str, at: float) -> None:
-        """The live one is gone; heard at that time."""
-        if self._lives and self._lives[-1].uid == uid:
-            self._lives[-1] = replace(self._lives[-1], ended=self._heard(at))
+    def died(self, uid: str, within: Span) -> None:
+        """The live one is gone."""
+        if self._lives and self._lives[-1].uid == uid and self._lives[-1].ended == NOT_YET:
+            self._lives[-1] = replace(self._lives[-1], ended=within)
 
     def seen(self, sight: Sight, usage: Usage, at: float, *, listed: bool = False) -> None:
         """A pod came or changed.
@@ -187,18 +187,11 @@ class Case:
         known = self._nodes.get(node) or NodeHistory(node)
         self._nodes[node] = replace(known, restarts=(*known.restarts, within))
 
-    def cut_off(self, node: str, at: float) -> None:
-        """The node is not ready any more; heard at that time."""
+    def cut_off(self, node: str, within: Span) -> None:
+        """The node was without the API server, as far as is known, from then to then; NEVER while it is."""
         known = self._nodes.get(node) or NodeHistory(node)
-        if not any(cut.latest == NEVER for cut in known.cuts):
-            cut = Span(at - self._timing.watch_lag - self._timing.silence, NEVER)
-            self._nodes[node] = replace(known, cuts=(*known.cuts, cut))
-
-    def reachable(self, node: str, at: float) -> None:
-        """It is again."""
-        if (known := self._nodes.get(node)) is not None:
-            cuts = tuple(cut._replace(latest=at) if cut.latest == NEVER else cut for cut in known.cuts)
-            self._nodes[node] = replace(known, cuts=cuts)
+        before = tuple(cut for cut in known.cuts if cut.earliest != within.earliest)
+        self._nodes[node] = replace(known, cuts=(*before, within))
 
     def missed(self, since: float, at: float) -> None:
         """Nobody looked from then to then."""
@@ -223,7 +216,7 @@ class Case:
         )
         ending, released = use.ending, use.released
         if ending == NOT_YET and (sight.ending or sight.finished):
-            ending = Span(-math.inf, at) if listed else self._heard(at)
+            ending = Span(EVER, at) if listed else self._heard(at)
             if not sight.ending:
                 ending = self._reported(sight.node, at)
         if released == NOT_YET and sight.finished:
