@@ -28,6 +28,7 @@ import yaml
 from pykube.query import Query
 
 from e2e.cluster.provide import Cluster as Cluster
+from e2e.cluster.provide import is_local
 
 T = TypeVar("T")
 Manifest = dict[str, Any]
@@ -675,6 +676,7 @@ class Operator:
             *(sys.executable, "-m", "e2e.tied", str(beside or "-")),
             *("versionedconfig", "run", "--kubeconfig", str(self.kubeconfig)),
             *("--linger-seconds", f"{self.linger_seconds:g}", "--unused-seconds", "0"),
+            *(("--kubelet-sync-seconds", "2") if is_local() else ()),
             *("--metrics-port", str(self._metrics_port), "--health-port", str(self._health_port)),
             *options,
         ]

@@ -167,6 +167,14 @@ def run(
             help="How often each VersionedConfig is looked at without an event.",
         ),
     ] = _defaults.resync_seconds,
+    kubelet_sync_seconds: Annotated[
+        float,
+        typer.Option(
+            envvar="VERSIONEDCONFIG_KUBELET_SYNC_SECONDS",
+            min=1,
+            help="How often the kubelets bring volumes up to date: their syncFrequency.",
+        ),
+    ] = _defaults.kubelet_sync_seconds,
     metrics_port: Annotated[
         int, typer.Option(envvar="VERSIONEDCONFIG_METRICS_PORT", help="Prometheus metrics; 0: none.")
     ] = _defaults.metrics_port,
@@ -199,6 +207,7 @@ def run(
         replace_stuck_pods=replace_stuck_pods,
         unused_seconds=unused_seconds,
         resync_seconds=resync_seconds,
+        kubelet_sync_seconds=kubelet_sync_seconds,
         metrics_port=metrics_port,
         health_port=health_port,
     )

@@ -21,6 +21,7 @@ from versionedconfig.resource import PLURAL
 from versionedconfig.rollout.controller import RolloutController
 from versionedconfig.rulebook import RuleBook
 from versionedconfig.settings import Settings
+from versionedconfig.staleness.controller import StalenessController
 from versionedconfig.versions.controller import VersionsController
 from versionedconfig.versions.maps import VersionMaps
 from versionedconfig.view import View
@@ -44,6 +45,7 @@ class Operator:
         self.rollouts = RolloutController(api, self.view, metrics)
         self.maps = VersionMaps(api, self.view)
         self.versions = VersionsController(api, self.view, live, self.rollouts, self.maps, settings, metrics)
+        self.staleness = StalenessController(api, self.view, settings, metrics)
         self.failed: BaseException | None = None
         live.unreadable = self.rules.unreadable
         self.rules.failed = self._broke
@@ -54,7 +56,10 @@ class Operator:
 
         metrics.unresolved(lambda: self.view.holders.unresolved)
         self.view.config_changed = self._on_config
-        self.view.pods_counted = self.versions.counted
+        self.view.pods_counted = self._on_pods_counted
+        self.view.pod_left = self.staleness.pod_left
+        self.view.life_changed = self.staleness.life_changed
+        self.view.node_changed = self.staleness.node_changed
         self.view.usage_changed = self.versions.touched_by
         self.view.version_changed = self.versions.touched
         self.view.workload_changed = self._on_workload
@@ -85,6 +90,8 @@ class Operator:
             # Which kinds hold must be known before anything is released.
             await self.rules.listed()
             group.create_task(self.protection.run())
+            group.create_task(self.staleness.mirror.run())
+            group.create_task(self.staleness.run())
             if self._observe:
                 # What would be done about VersionedConfigs depends on what was done before: only protection is reported.
                 logger.info("observe mode: nothing is written, and VersionedConfigs are not looked at")
@@ -97,6 +104,10 @@ class Operator:
     def _on_config(self, key: ConfigKey) -> None:
         self.protection.enqueue(key)
         self.versions.source_changed(key)
+
+    def _on_pods_counted(self, key: ConfigKey) -> None:
+        self.versions.counted(key)
+        self.staleness.pods_counted(key)
 
     def _on_workload(self, key: WorkloadKey, refers_to: frozenset[ConfigKey]) -> None:
         self.rollouts.queue.add(key)

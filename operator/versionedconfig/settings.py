@@ -39,6 +39,8 @@ class Settings:
     """How long a version stays that nothing needs any more and that is beyond the history's limit."""
     resync_seconds: float = 300.0
     """How often each VersionedConfig is looked at without an event."""
+    kubelet_sync_seconds: float = 60.0
+    """The kubelets' syncFrequency: how often they bring volumes up to date."""
     metrics_port: int = 8080
     """Prometheus metrics; 0 turns them off."""
     health_port: int = 8081

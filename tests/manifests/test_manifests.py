@@ -240,6 +240,8 @@ OPERATOR_MAY = {
     (GROUP, "versionedconfigs"): {"get", "list", "watch"},
     (GROUP, "versionedconfigs/status"): {"patch"},
     (GROUP, "versionmaps"): {"list", "watch", "create", "patch", "delete"},
+    (GROUP, "staleconfigs"): {"list", "watch", "create", "delete"},
+    (GROUP, "staleconfigs/status"): {"patch"},
     (GROUP, "referencerules"): {"list", "watch"},
     (GROUP, "referencerules/status"): {"patch"},
 }

@@ -75,6 +75,7 @@ class ModelNode:
     pinned: Thing | str | None = None
     refs: set[str] = field(default_factory=set)
     cut_since: float = 0
+    healed: float = 0
     unready: bool = False
     """As the API says."""
     cut: Span | None = None
@@ -197,6 +198,7 @@ class World:
             return
         self.say(f"heal {name}")
         node.cut_since = 0
+        node.healed = self.now
         waiting, node.waiting = node.waiting, []
         for what in waiting:
             what()
@@ -513,8 +515,14 @@ class World:
         return {
             uid: state
             for uid, (state, _, since) in self._truth.items()
-            if self.now - since > heard and not self.pods[uid].gone
+            if self.now - since > heard
+            and not self.pods[uid].gone
+            and self._told_of(self.nodes[self.pods[uid].node], heard)
         }
+
+    def _told_of(self, node: ModelNode, heard: float) -> bool:
+        """What happens on a node that is cut off, and not known to be, nobody can know."""
+        return not (node.cut_since and not node.unready) and self.now - node.healed > heard
 
     def verdicts(self) -> dict[str, Verdict]:
         if self.case is None:

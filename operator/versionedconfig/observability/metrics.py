@@ -3,11 +3,12 @@
 Names of objects stand only on series that exist while something is wrong.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
 from versionedconfig.model import ConfigKey
+from versionedconfig.staleness.judge import Kind
 
 
 class Metrics:
@@ -77,8 +78,37 @@ class Metrics:
             "Unused versions deleted.",
             registry=self.registry,
         )
+        of_node = ["kind", "namespace", "name", "node"]
+        self._stale = {
+            Kind.STALE: Gauge(
+                "versionedconfig_stale_pods",
+                "Pods that are served content of an earlier object of that name.",
+                of_node,
+                registry=self.registry,
+            ),
+            Kind.DELETED: Gauge(
+                "versionedconfig_deleted_content_pods",
+                "Pods that are served content of an object that was deleted.",
+                of_node,
+                registry=self.registry,
+            ),
+            Kind.UNKNOWN: Gauge(
+                "versionedconfig_unknown_verdict_pods",
+                "Pods that may be served content of an earlier object of that name.",
+                of_node,
+                registry=self.registry,
+            ),
+        }
+        self._stale_series: dict[ConfigKey, set[tuple[str, Kind]]] = {}
+        self.name_reuses = Counter(
+            "versionedconfig_name_reuses_total",
+            "Objects that were created under the name of one that had vanished while pods used it.",
+            ["kind"],
+            registry=self.registry,
+        )
         for kind in ("ConfigMap", "Secret"):
             self._blocked.labels(kind)
+            self.name_reuses.labels(kind)
         for how in ("stripped", "race"):
             self._bypasses.labels(how)
 
@@ -101,6 +131,15 @@ class Metrics:
     def request(self, verb: str, resource: str, status: int) -> None:
         """Count one API request."""
         self.requests.labels(verb, resource, str(status)).inc()
+
+    def stale(self, key: ConfigKey, pods: Mapping[tuple[str, Kind], int]) -> None:
+        """Say how many pods of each node have which verdict for that key; series of others vanish."""
+        for node, kind in self._stale_series.pop(key, set()) - pods.keys():
+            self._stale[kind].remove(*key, node)
+        for (node, kind), number in pods.items():
+            self._stale[kind].labels(*key, node).set(number)
+        if pods:
+            self._stale_series[key] = set(pods)
 
     def blocked(self, key: ConfigKey, uid: str | None) -> None:
         """Say that the key's deletion waits, or (None) does not."""

@@ -135,6 +135,8 @@ class Use:
     containers: tuple[Container, ...] = ()
     ending: Span = NOT_YET
     """Its end was asked for: it is not synced any more (pod_workers.go, SyncTerminatingPod)."""
+    outlived: float = EVER
+    """Pods that were set up by then were so before the end of this one was asked for: both were counted for a while."""
     released: Span = NOT_YET
     """The kubelet ceased to count it."""
     left: bool = False

@@ -97,6 +97,15 @@ def judge(history: History, now: float, timing: Timing) -> list[Verdict]:
     ]
 
 
+def for_new_pods(history: History, now: float, timing: Timing) -> dict[str, Kind]:
+    """By node with pods that use the object: what one that came there now would be served."""
+    return {
+        node.name: _kind(history, timeline(history, node, now, timing)[-1].reads)
+        for node in history.nodes
+        if any(use.released.latest > now for use in node.uses)
+    }
+
+
 def over(history: History, now: float, timing: Timing) -> bool:
     """Nobody is served anything but the live incarnation, or ever will be. Another one with the same content is another
     one: it stays when the live one is replaced again."""
@@ -109,6 +118,8 @@ def over(history: History, now: float, timing: Timing) -> bool:
         uses = [use for use in node.uses if use.released.latest > now]
         if not uses:
             continue
+        if any(cut.latest > now for cut in node.cuts):
+            return False
         segments = timeline(history, node, now, timing)
         if not harmless.issuperset(segments[-1].left):
             return False

@@ -171,7 +171,7 @@ class Case:
         heard = self._reported(sight.node, at) if sight.finished else self._heard(at)
         if sight.finished:
             # The kubelet lets go before it deletes (status_manager.go, podIsFinished).
-            earliest = min(use.released.earliest, heard.earliest)
+            earliest = max(min(use.released.earliest, heard.earliest), use.outlived)
             uses[sight.uid] = replace(use, released=Span(earliest, min(use.released.latest, at)), left=True)
         elif use.released == NOT_YET:
             uses[sight.uid] = replace(use, released=Span(heard.earliest, NEVER), taken=True)
@@ -192,6 +192,13 @@ class Case:
         known = self._nodes.get(node) or NodeHistory(node)
         before = tuple(cut for cut in known.cuts if cut.earliest != within.earliest)
         self._nodes[node] = replace(known, cuts=(*before, within))
+
+    def absent(self, present: frozenset[str], since: float, at: float) -> None:
+        """Pods that are not among these (uids) went at some time between."""
+        for uses in self._uses.values():
+            for uid, use in uses.items():
+                if uid not in present and not use.taken and use.released.latest > at:
+                    uses[uid] = replace(use, released=Span(min(since, use.released.earliest), at))
 
     def missed(self, since: float, at: float) -> None:
         """Nobody looked from then to then."""
@@ -214,15 +221,22 @@ class Case:
             )
             for consumer in usage.consumers
         )
-        ending, released = use.ending, use.released
+        ending, released, outlived = use.ending, use.released, use.outlived
         if ending == NOT_YET and (sight.ending or sight.finished):
             ending = Span(EVER, at) if listed else self._heard(at)
             if not sight.ending:
                 ending = self._reported(sight.node, at)
+            elif not listed:
+                others = (other.set_up for other in self._uses[sight.node].values() if other.pod != use.pod)
+                outlived = max((one for one in others if one <= at), default=EVER)
         if released == NOT_YET and sight.finished:
-            earliest = self._reported(sight.node, at).earliest
+            earliest = max(self._reported(sight.node, at).earliest, outlived)
+            if sight.ending:
+                earliest = max(earliest, ending.earliest)
             released = Span(earliest, at + self._timing.release)
-        return replace(use, set_up=set_up, containers=containers, ending=ending, released=released)
+        return replace(
+            use, set_up=set_up, containers=containers, ending=ending, outlived=outlived, released=released
+        )
 
     def _container(self, one: Container, start: Start | None, node: str, at: float) -> Container:
         if start is None:

@@ -1,0 +1,223 @@
+"""Where a name was reused all the same, a StaleConfig says which pods read old content, and goes when none does any more.
+
+Everything is compared with what the pods really have, on disk and in their environment.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pykube
+import pytest
+
+from e2e.harness import (
+    Cluster,
+    Kubectl,
+    Operator,
+    config_map,
+    deployment,
+    fetch,
+    live_pods,
+    pods_read,
+    secret,
+    wait_for_rollout,
+    wait_until,
+)
+
+pytestmark = pytest.mark.usefixtures("operator")
+
+
+def stale(api: pykube.HTTPClient, namespace: str, name: str = "configmap-app-cfg") -> dict[str, Any] | None:
+    """Its status."""
+    kind = pykube.object_factory(api, "versionedconfig.io/v1alpha1", "StaleConfig")
+    found = fetch(api, kind, namespace, name)
+    return found.get("status") if found is not None else None
+
+
+def verdicts(status: dict[str, Any] | None) -> dict[str, str]:
+    """By pod."""
+    return {
+        pod["name"]: pod["verdict"]
+        for node in (status or {}).get("nodes", ())
+        for pod in node.get("pods", ())
+    }
+
+
+def wait_told(
+    api: pykube.HTTPClient, namespace: str, expected: Callable[[], dict[str, str]]
+) -> dict[str, Any]:
+    """Until the StaleConfig says that, or the last that it said and what it should."""
+    seen: dict[str, Any] = {}
+
+    def told() -> bool:
+        seen["status"], seen["expected"] = stale(api, namespace), expected()
+        return bool(verdicts(seen["status"]) == seen["expected"])
+
+    try:
+        wait_until(told, 40, "the StaleConfig tells of the pods")
+    except AssertionError:
+        raise AssertionError(json.dumps(seen, indent=1)) from None
+    return dict(seen["status"])
+
+
+def wait_read(api: pykube.HTTPClient, namespace: str) -> None:
+    """Until the pods have run so long that nobody can doubt that their nodes have read what is there: clocks differ, events
+    are late, and a volume is read again once in a while."""
+
+    def old() -> bool:
+        starts = [one["status"]["conditions"] for one in live_pods(api, namespace)]
+        ready = [one["lastTransitionTime"] for all_ in starts for one in all_ if one["type"] == "Ready"]
+        youngest = max(datetime.fromisoformat(one) for one in ready)
+        return datetime.now(UTC) - youngest > timedelta(seconds=15)
+
+    wait_until(old, 60, "the pods are old enough")
+
+
+def vanish(kubectl: Kubectl, namespace: str, name: str = "app-cfg", resource: str = "configmap") -> None:
+    """Delete an object in use, and strip it."""
+    kubectl("annotate", "-n", namespace, resource, name, "versionedconfig.io/release=a test")
+    kubectl("delete", "-n", namespace, resource, name)
+
+
+def expected_of(
+    cluster: Cluster, api: pykube.HTTPClient, namespace: str, live: str, old: str
+) -> dict[str, str]:
+    """What should be said, from what the pods have."""
+    return {one.pod: old if one.mode() - {live} else "Fresh" for one in pods_read(cluster, api, namespace)}
+
+
+def test_a_name_that_is_used_again(
+    cluster: Cluster, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
+) -> None:
+    """G2, and G1 where nothing protects: the pods on a node that held the old one read it, also new pods, and those on other
+    nodes read the new one."""
+    first, *others = cluster.nodes
+    spec = deployment(replicas=1)
+    spec["spec"]["template"]["spec"]["nodeSelector"] = {"kubernetes.io/hostname": first}
+    kubectl.create(namespace, config_map(), spec)
+    wait_for_rollout(kubectl, namespace)
+    wait_read(api, namespace)
+    assert stale(api, namespace) is None
+
+    vanish(kubectl, namespace)
+    told = wait_told(api, namespace, lambda: expected_of(cluster, api, namespace, "", "ServingDeleted"))
+    assert told["verdict"] == "ServingDeleted"
+
+    kubectl.create(namespace, config_map(data={"MODE": "green"}))
+    told = wait_told(api, namespace, lambda: expected_of(cluster, api, namespace, "green", "Stale"))
+    assert told["verdict"] == "Stale"
+
+    kubectl(
+        "patch",
+        "deployment/web",
+        "-n",
+        namespace,
+        "--type=json",
+        "-p",
+        '[{"op":"remove","path":"/spec/template/spec/nodeSelector"}]',
+    )
+    kubectl("scale", "deployment/web", "-n", namespace, "--replicas=6")
+    wait_for_rollout(kubectl, namespace)
+
+    readings = pods_read(cluster, api, namespace)
+    modes = {one.node: one.mode() for one in readings}
+    assert modes[first] == {"blue"}, "the fault is not there: nothing is shown"
+    assert {mode for node in others for mode in modes[node]} == {"green"}
+    told = wait_told(api, namespace, lambda: expected_of(cluster, api, namespace, "green", "Stale"))
+    assert told["nodeCount"] == 1
+    assert told["podCount"] == sum(one.node == first for one in readings)
+    columns = kubectl("get", "stalecfg", "-n", namespace).stdout.split()
+    assert columns[:7] == ["NAME", "KIND", "NAME", "NODES", "PODS", "VERDICT", "SINCE"]
+
+    # The cure that it names.
+    assert "Cordon" in told["cure"]
+    kubectl("cordon", first)
+    try:
+        kubectl("delete", "pods", "-n", namespace, *[one.pod for one in readings if one.node == first])
+        wait_for_rollout(kubectl, namespace)
+    finally:
+        kubectl("uncordon", first)
+    wait_until(lambda: stale(api, namespace) is None, 120, "the StaleConfig goes")
+    assert all(one.mode() == {"green"} for one in pods_read(cluster, api, namespace))
+
+
+def test_the_same_content_is_not_stale(
+    cluster: Cluster, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str
+) -> None:
+    """G4"""
+    kubectl.create(namespace, config_map(), deployment(replicas=2))
+    wait_for_rollout(kubectl, namespace)
+    wait_read(api, namespace)
+
+    vanish(kubectl, namespace)
+    kubectl.create(namespace, config_map())
+
+    told = wait_told(
+        api,
+        namespace,
+        lambda: dict.fromkeys((one.pod for one in pods_read(cluster, api, namespace)), "Fresh"),
+    )
+    assert (told["verdict"], told["podCount"]) == ("Fresh", 0)
+
+
+def test_nothing_is_said_of_an_application_that_goes(
+    kubectl: Kubectl, api: pykube.HTTPClient, namespace: str, operator: Operator
+) -> None:
+    """Its ConfigMap goes a moment before its pods."""
+    kubectl.create(namespace, config_map(immutable=False), deployment(replicas=3))
+    wait_for_rollout(kubectl, namespace)
+
+    kubectl("delete", "-n", namespace, "configmap/app-cfg", "deployment/web", "--wait=false")
+
+    until = time.monotonic() + 15
+    while time.monotonic() < until:
+        assert stale(api, namespace) is None
+        time.sleep(0.5)
+
+
+def test_it_survives_a_restart_of_the_operator(
+    cluster: Cluster, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str, operator: Operator
+) -> None:
+    """What was known is known, and what was not seen is not guessed."""
+    kubectl.create(namespace, config_map(), deployment(replicas=3))
+    wait_for_rollout(kubectl, namespace)
+    wait_read(api, namespace)
+    vanish(kubectl, namespace)
+    kubectl.create(namespace, config_map(data={"MODE": "green"}))
+    before = wait_told(api, namespace, lambda: expected_of(cluster, api, namespace, "green", "Stale"))
+
+    operator.kill()
+    operator.start()
+
+    time.sleep(5)
+    after = wait_told(api, namespace, lambda: expected_of(cluster, api, namespace, "green", "Stale"))
+    assert after["since"] == before["since"]
+    # A pod that comes now still meets the old ones.
+    kubectl("scale", "deployment/web", "-n", namespace, "--replicas=6")
+    wait_for_rollout(kubectl, namespace)
+    wait_told(api, namespace, lambda: expected_of(cluster, api, namespace, "green", "Stale"))
+
+
+def test_secrets(cluster: Cluster, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str) -> None:
+    """The same, and nothing of their content stands anywhere."""
+    marker = "hunter2hunter2"
+    spec = deployment(replicas=2)
+    container = spec["spec"]["template"]["spec"]["containers"][0]
+    container["env"] = [{"name": "MODE", "valueFrom": {"secretKeyRef": {"name": "app-cfg", "key": "MODE"}}}]
+    spec["spec"]["template"]["spec"]["volumes"] = [{"name": "v", "secret": {"secretName": "app-cfg"}}]
+    kubectl.create(namespace, secret("app-cfg", {"MODE": marker}), spec)
+    wait_for_rollout(kubectl, namespace)
+    wait_read(api, namespace)
+
+    vanish(kubectl, namespace, resource="secret")
+    kubectl.create(namespace, secret("app-cfg", {"MODE": "other"}))
+
+    def told() -> dict[str, Any] | None:
+        status = stale(api, namespace, "secret-app-cfg")
+        return status if status is not None and status["verdict"] == "Stale" else None
+
+    status = wait_until(told, 40, "the StaleConfig tells of the Secret")
+    assert status["podCount"] == 2
+    assert marker not in kubectl("get", "stalecfg,events", "-n", namespace, "-o", "json").stdout

@@ -1,0 +1,489 @@
+"""Notices that a name was reused, or its object deleted, while pods used it; keeps a StaleConfig as long as that matters.
+
+In a cluster without trouble it costs nothing but a time per key that pods left. Where an object in use vanishes, the pods of
+its namespace are watched closely (pods.py), and what is seen is recorded and judged.
+"""
+
+import asyncio
+import functools
+import hashlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from versionedconfig.kube.api import Api, ApiError, path_of
+from versionedconfig.kube.mirror import Mirror, Resource
+from versionedconfig.kube.queue import WorkQueue
+from versionedconfig.kube.writes import Regarding, upsert_event
+from versionedconfig.model import API_VERSION, GROUP, ConfigKey, Incarnation, Node, ObjectKey
+from versionedconfig.observability.metrics import Metrics
+from versionedconfig.protection.quarantine import ALIVE_AFTER
+from versionedconfig.references.index import Keys
+from versionedconfig.settings import Settings
+from versionedconfig.staleness import report
+from versionedconfig.staleness.history import EVER, NEVER, NOT_YET, History, Life, Span, Timing
+from versionedconfig.staleness.judge import Kind, for_new_pods, judge, over, settle
+from versionedconfig.staleness.memory import recall, remember
+from versionedconfig.staleness.pods import CloseItem, ClosePod, close_pod, seconds
+from versionedconfig.staleness.record import Case
+from versionedconfig.view import View
+
+logger = logging.getLogger(__name__)
+
+PATH: Final = f"/apis/{GROUP}/{API_VERSION}/staleconfigs"
+
+GATHER_SECONDS: Final = 0.3
+"""Events of that time are judged together."""
+
+YOUNG_SECONDS: Final = 4.0
+"""Where a whole application goes, its objects go a moment before its pods are asked to: nothing is said of that."""
+
+LOOK_SECONDS: Final = 10.0
+"""A verdict can change with time alone."""
+
+SETTLE_AFTER: Final = 300.0
+"""What is older than that is not heard of any more."""
+
+MOST_CASES: Final = 500
+MOST_NAMESPACES: Final = 50
+"""Watched closely at a time; the others wait until it is their turn."""
+
+
+class _Struct(msgspec.Struct, frozen=True, rename="camel"):
+    pass
+
+
+class _Metadata(_Struct, frozen=True):
+    name: str
+    namespace: str
+    uid: str
+    resource_version: str
+
+
+class _Item(_Struct, frozen=True):
+    metadata: _Metadata
+    status: dict[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class StaleConfig:
+    """What is kept of one."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    status: dict[str, Any]
+
+
+def _kept(item: _Item) -> StaleConfig:
+    meta = item.metadata
+    return StaleConfig(meta.namespace, meta.name, meta.uid, meta.resource_version, item.status)
+
+
+STALE_CONFIGS: Final = Resource(name="staleconfigs", path=PATH, item=_Item, project=_kept, may_be_absent=True)
+
+
+def name_of(key: ConfigKey) -> str:
+    """Of the key's StaleConfig."""
+    name = f"{key.kind.lower()}-{key.name}"
+    if len(name) <= 253:
+        return name
+    return f"{name[:240]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+
+
+def timing(settings: Settings) -> Timing:
+    """How fast the cluster's kubelets are."""
+    sync = settings.kubelet_sync_seconds
+    # Half of it is jitter (pkg/kubelet/pod_workers.go), and a machine is busy at times.
+    return Timing(sync=1.5 * sync + 5, resync=2 * sync + 10)
+
+
+@dataclass(slots=True)
+class _Open:
+    """One case and what belongs to it."""
+
+    case: Case
+    since: float
+    """For people: when it began."""
+    begun: float
+    """When we began to look."""
+    settled: float
+    restored: float | None = None
+    """It was remembered; what is known of it is of that time."""
+
+
+class StalenessController:
+    """One for the process."""
+
+    def __init__(
+        self,
+        api: Api,
+        view: View,
+        settings: Settings,
+        metrics: Metrics,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._api = api
+        self._view = view
+        self._settings = settings
+        self._metrics = metrics
+        self._now = now
+        self._timing = timing(settings)
+        self._cases: dict[ConfigKey, _Open] = {}
+        self._deaths: dict[ConfigKey, tuple[Life, float]] = {}
+        """Incarnations that went a moment ago, and that nobody was seen to use: a pod may come to light that does. With the
+        time at which one left last."""
+        self._left: dict[ConfigKey, float] = {}
+        """When a pod left last that used what is there and immutable."""
+        self._cuts: dict[str, Span] = {}
+        self._restarts: dict[str, Span] = {}
+        self._close: dict[str, tuple[Mirror[ClosePod], asyncio.Task[Any]]] = {}
+        """By namespace."""
+        self._group: asyncio.TaskGroup | None = None
+        self._listed = asyncio.Event()
+        self.mirror: Mirror[StaleConfig] = Mirror(api, STALE_CONFIGS, self._stale_config_changed)
+        self.mirror.on_listed = self._listed.set
+        self.queue: WorkQueue[ConfigKey] = WorkQueue(name="staleness")
+
+    # --- what the view tells
+
+    def life_changed(self, old: Incarnation | None, new: Incarnation | None) -> None:
+        """An incarnation came, went or changed."""
+        life = new or old
+        if life is None or self._settings.excluded(life.namespace):
+            return
+        found = self._cases.get(life.key)
+        if new is not None:
+            if found is not None:
+                found.case.born(self._life(new))
+                if old is None:
+                    self._metrics.name_reuses.labels(life.key.kind).inc()
+                self.queue.add_after(life.key, GATHER_SECONDS)
+            return
+        within = self._heard(life)
+        if found is not None:
+            found.case.died(life.uid, within)
+            self.queue.add_after(life.key, GATHER_SECONDS)
+        elif self._group is not None:
+            dead, left = self._life(life, ended=within), self._left.pop(life.key, EVER)
+            if self._view.holders.pods(life.key) or left > self._now() - self._recent:
+                self._open(life.key, dead, left)
+            else:
+                self._deaths[life.key] = (dead, left)
+                asyncio.get_running_loop().call_later(self._recent, self._deaths.pop, life.key, None)
+
+    def pods_counted(self, key: ConfigKey) -> None:
+        """A pod that uses the key came or went."""
+        if (death := self._deaths.pop(key, None)) is not None and key not in self._cases:
+            self._open(key, *death)
+
+    def pod_left(self, keys: Keys) -> None:
+        """A pod that used these ended."""
+        now = self._now()
+        for key in keys:
+            if (life := self._view.incarnation(key)) is not None and life.immutable:
+                self._left[key] = now
+
+    def node_changed(self, old: Node | None, new: Node | None) -> None:
+        """A node came, went or changed."""
+        now = self._now()
+        if new is None:
+            return
+        cut = self._cuts.get(new.name)
+        if not new.ready and (cut is None or cut.latest < NEVER):
+            # Before the first look it may have been so for long.
+            heard = now - self._timing.watch_lag - self._timing.silence if old is not None else EVER
+            self._cut(new.name, Span(heard, NEVER))
+        elif new.ready and cut is not None and cut.latest == NEVER:
+            self._cut(new.name, Span(cut.earliest, now))
+        if old is not None and (old.boot_id, old.kubelet_version) != (new.boot_id, new.kubelet_version):
+            self.restarted(
+                new.name, Span(self._cuts.get(new.name, Span(now - SETTLE_AFTER, now)).earliest, now)
+            )
+
+    def restarted(self, node: str, within: Span) -> None:
+        """The node's kubelet did."""
+        self._restarts[node] = within
+        for key, found in self._cases.items():
+            found.case.restarted(node, within)
+            self.queue.add_after(key, GATHER_SECONDS)
+
+    def _cut(self, node: str, within: Span) -> None:
+        self._cuts[node] = within
+        for key, found in self._cases.items():
+            found.case.cut_off(node, within)
+            self.queue.add_after(key, GATHER_SECONDS)
+
+    # --- running
+
+    async def run(self) -> None:
+        """Work for ever. Call when the view is synced."""
+        await self._listed.wait()
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            self._recall_all()
+            await self.queue.run(self.reconcile)
+
+    def _recall_all(self) -> None:
+        now = self._now()
+        for stale in list(self.mirror.objects.values()):
+            status = stale.status
+            key = ConfigKey(str(status.get("kind")), stale.namespace, str(status.get("name")))
+            memory = status.get("memory")
+            written = memory.get("at") if isinstance(memory, dict) else None
+            history = recall(memory.get("history")) if isinstance(memory, dict) else None
+            if history is None or not isinstance(written, int | float) or stale.name != name_of(key):
+                logger.warning("not readable", extra={"stale_config": f"{stale.namespace}/{stale.name}"})
+                self.queue.add(key)
+                continue
+            case = Case((), EVER, self._timing)
+            case.replace(history)
+            case.missed(written, now)
+            self._catch_up(case, history, key, Span(written, now))
+            since = seconds(status.get("since")) or now
+            self._begin(key, _Open(case, since, now, now, restored=written))
+
+    def _catch_up(self, case: Case, history: History, key: ConfigKey, within: Span) -> None:
+        """What became of the key's lives while nobody looked."""
+        live, life = history.live, self._view.incarnation(key)
+        if live is not None and (life is None or life.uid != live.uid):
+            case.died(live.uid, within)
+        if life is not None:
+            born = self._life(life)
+            if live is None or life.uid != live.uid:
+                created = Span(
+                    max(born.created.earliest, within.earliest), max(born.created.latest, within.earliest)
+                )
+                born = Life(born.uid, created, NOT_YET, born.immutable, born.digests)
+            case.born(born)
+
+    def _open(self, key: ConfigKey, dead: Life, left: float) -> None:
+        if len(self._cases) >= MOST_CASES:
+            logger.error("too many names were reused: not looked at", extra={"config": str(key)})
+            return
+        now = self._now()
+        case = Case([dead], left, self._timing)
+        if (life := self._view.incarnation(key)) is not None:
+            case.born(self._life(life))
+        self._begin(key, _Open(case, dead.ended.latest, now, now))
+        logger.info("vanished while in use", extra={"config": str(key)})
+
+    def _begin(self, key: ConfigKey, found: _Open) -> None:
+        self._cases[key] = found
+        for node, within in self._restarts.items():
+            found.case.restarted(node, within)
+        for node, within in self._cuts.items():
+            found.case.cut_off(node, within)
+        self._look_closely(key.namespace)
+        if (watch := self._close.get(key.namespace)) is not None and watch[0].synced:
+            now = self._now()
+            for pod in watch[0].objects.values():
+                if (usage := pod.usage(key.kind, key.name)) is not None:
+                    found.case.seen(pod.sight, usage, now, listed=True)
+            self._complete(key, now)
+        self.queue.add_after(key, GATHER_SECONDS)
+
+    def _look_closely(self, namespace: str) -> None:
+        if namespace in self._close or len(self._close) >= MOST_NAMESPACES or self._group is None:
+            return
+        resource = Resource(
+            name="pods",
+            path=path_of("/api/v1/pods", namespace),
+            item=CloseItem,
+            project=close_pod,
+        )
+        mirror: Mirror[ClosePod] = Mirror(
+            self._api, resource, functools.partial(self._pod_changed, namespace)
+        )
+        mirror.on_listed = functools.partial(self._pods_listed, namespace)
+        self._close[namespace] = (mirror, self._group.create_task(mirror.run()))
+
+    def _pod_changed(self, namespace: str, old: ClosePod | None, new: ClosePod | None) -> None:
+        now = self._now()
+        pod = new or old
+        if pod is None:
+            return
+        mirror = self._close[namespace][0]
+        for usage in pod.usages:
+            key = ConfigKey(usage.kind, namespace, usage.name)
+            if (found := self._cases.get(key)) is None:
+                continue
+            if new is not None:
+                found.case.seen(pod.sight, usage, now, listed=mirror.unheard_since is not None)
+            else:
+                found.case.gone(pod.sight, now)
+            self.queue.add_after(key, GATHER_SECONDS)
+
+    def _pods_listed(self, namespace: str) -> None:
+        now = self._now()
+        for key in self._cases:
+            if key.namespace == namespace:
+                self._complete(key, now)
+                self.queue.add_after(key, GATHER_SECONDS)
+
+    def _complete(self, key: ConfigKey, now: float) -> None:
+        """All pods of the namespace were told to the case."""
+        found, mirror = self._cases[key], self._close[key.namespace][0]
+        if found.restored is not None:
+            found.case.absent(frozenset(pod.uid for pod in mirror.objects.values()), found.restored, now)
+            found.restored = None
+
+    # --- what is done
+
+    async def reconcile(self, key: ConfigKey) -> None:
+        """Judge one case, and bring its StaleConfig in step."""
+        stale = self.mirror.objects.get(ObjectKey(key.namespace, name_of(key)))
+        found = self._cases.get(key)
+        if found is None:
+            if stale is not None and not self._settings.observe:
+                await self._delete(stale)
+            return
+        self._look_closely(key.namespace)
+        watch = self._close.get(key.namespace)
+        now = self._now()
+        self.queue.add_after(key, LOOK_SECONDS)
+        if watch is None or not watch[0].synced:
+            return
+        self._let_go(found.case, now)
+        if now - found.settled > SETTLE_AFTER / 5:
+            history = settle(found.case.history(), now - SETTLE_AFTER, now, self._timing)
+            found.case.replace(history)
+            found.settled = now
+        history = found.case.history()
+        if self._view.terminating(key.namespace) or (
+            now - found.begun > YOUNG_SECONDS and over(history, now, self._timing)
+        ):
+            await self._close_case(key, stale)
+            return
+        staying = {
+            use.pod
+            for node in history.nodes
+            for use in node.uses
+            if use.ending == NOT_YET and use.released == NOT_YET
+        }
+        verdicts = [one for one in judge(history, now, self._timing) if one.pod in staying]
+        self._metrics.stale(key, report.affected(verdicts))
+        if self._settings.observe:
+            return
+        if stale is None and (not staying or now - found.begun < YOUNG_SECONDS):
+            if staying:
+                self.queue.add_after(key, YOUNG_SECONDS - (now - found.begun))
+            return
+        new_pods = for_new_pods(history, now, self._timing)
+        wanted = report.status(key, history, verdicts, new_pods, found.since)
+        await self._write(key, stale, wanted, history, now)
+        if history.live is not None and len(history.lives) > 1:
+            await self._tell(key, history.live, wanted)
+
+    def _let_go(self, case: Case, now: float) -> None:
+        """Nodes that were seen alive long enough after a pod was taken from them."""
+        for node in case.history().nodes:
+            kept = self._view.node(node.name)
+            for use in node.uses:
+                long_ago = now - use.released.earliest > ALIVE_AFTER.total_seconds()
+                if use.taken and use.released.latest > now and long_ago and kept is not None and kept.ready:
+                    case.let_go(node.name, now)
+
+    async def _close_case(self, key: ConfigKey, stale: StaleConfig | None) -> None:
+        del self._cases[key]
+        self._metrics.stale(key, {})
+        if not any(other.namespace == key.namespace for other in self._cases):
+            _, task = self._close.pop(key.namespace)
+            task.cancel()
+        if stale is not None and not self._settings.observe:
+            await self._delete(stale)
+        logger.info("nothing old is served any more", extra={"config": str(key)})
+
+    async def _write(
+        self, key: ConfigKey, stale: StaleConfig | None, wanted: dict[str, Any], history: History, now: float
+    ) -> None:
+        present = {name: value for name, value in stale.status.items() if name != "memory"} if stale else None
+        if present == wanted:
+            return
+        memory = remember(settle(history, now, now, self._timing), secret=key.kind == "Secret")
+        body = wanted | ({"memory": {"at": round(now, 3), "history": memory}} if memory is not None else {})
+        collection = path_of(PATH, key.namespace)
+        name = name_of(key)
+        try:
+            if stale is None:
+                manifest = {
+                    "apiVersion": f"{GROUP}/{API_VERSION}",
+                    "kind": "StaleConfig",
+                    "metadata": {"name": name},
+                }
+                await self._api.create(collection, manifest, type=msgspec.Raw)
+            change = [{"op": "add", "path": "/status", "value": body}]
+            await self._api.patch(
+                f"{collection}/{name}", change, kind="json", subresource="status", type=msgspec.Raw
+            )
+        except ApiError as error:
+            # 404: the namespace is gone, or somebody deleted it: an event follows. 409: the mirror does not show it yet.
+            if error.status not in (404, 409) and not error.has_cause("NamespaceTerminating"):
+                raise
+
+    async def _tell(self, key: ConfigKey, live: Life, wanted: dict[str, Any]) -> None:
+        bad = wanted["verdict"] != str(Kind.FRESH)
+        await upsert_event(
+            self._api,
+            Regarding("v1", key.kind, key.namespace, key.name, live.uid),
+            reason="NameReused",
+            message=f"{wanted['message']} See: kubectl get stalecfg {name_of(key)} -n {key.namespace} -o yaml",
+            type="Warning" if bad else "Normal",
+            now=datetime.fromtimestamp(self._now(), UTC),
+        )
+
+    async def _delete(self, stale: StaleConfig) -> None:
+        try:
+            await self._api.delete(path_of(PATH, stale.namespace, stale.name), uid=stale.uid)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+
+    def _stale_config_changed(self, old: StaleConfig | None, new: StaleConfig | None) -> None:
+        """Somebody deleted one that is needed, or made one that is not: it is put right."""
+        changed = new or old
+        if changed is None or self._group is None:
+            return
+        for key in self._cases:
+            if key.namespace == changed.namespace and name_of(key) == changed.name:
+                self.queue.add(key)
+                return
+        if new is not None:
+            status = new.status
+            self.queue.add(ConfigKey(str(status.get("kind")), new.namespace, str(status.get("name"))))
+
+    # --- times
+
+    @property
+    def _recent(self) -> float:
+        """How long after a pod's end its node may still count it."""
+        return self._timing.release + self._timing.watch_lag + self._timing.report
+
+    def _heard(self, life: Incarnation) -> Span:
+        """When something happened that we heard of now."""
+        mirror = self._view.config_maps if life.key.kind == "ConfigMap" else self._view.secrets
+        now = self._now()
+        gap = time.monotonic() - mirror.unheard_since if mirror.unheard_since is not None else 0.0
+        return Span(now - gap - self._timing.watch_lag, now)
+
+    def _life(self, new: Incarnation, ended: Span = NOT_YET) -> Life:
+        now, skew = self._now(), self._timing.clock_skew
+
+        def stamped(text: str) -> Span:
+            stamp = seconds(text)
+            return Span(min(stamp - skew, now), min(stamp + 1 + skew, now))
+
+        created = stamped(new.created)
+        immutable = NOT_YET
+        if new.immutable:
+            immutable = stamped(new.immutable_since) if new.immutable_since else Span(created.earliest, now)
+            if new.immutable_since == new.created:
+                immutable = created
+        digest = new.fingerprint.hex()
+        return Life(new.uid, created, ended, immutable, frozenset({digest}))
