@@ -656,6 +656,11 @@ class Operator:
         return self.process is not None and self.process.poll() is None
 
     @property
+    def metrics_port(self) -> int:
+        """Of the last start."""
+        return self._metrics_port
+
+    @property
     def log(self) -> str:
         """Of all starts."""
         return self.log_file.read_text() if self.log_file.exists() else ""
