@@ -84,6 +84,10 @@ class Prometheus:
         found = self._ask("query_range", query=expression, start=now - seconds, end=now, step=1)
         return list(found["result"])
 
+    def rules(self) -> list[dict[str, Any]]:
+        """Every rule, and whether it can be evaluated."""
+        return [rule for group in self._ask("rules")["groups"] for rule in group["rules"]]
+
     def firing(self, alert: str, **labels: str) -> dict[str, Any] | None:
         """The alert with these labels, if it fires."""
         for one in self._ask("alerts")["alerts"]:

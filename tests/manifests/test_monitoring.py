@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from e2e.monitoring.promql import TO_COME, metrics_of
 from versionedconfig.observability.metrics import Metrics, Sampled
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,14 +17,6 @@ MONITORING = ROOT / "manifests" / "monitoring"
 RUNBOOKS = ROOT / "docs" / "runbooks"
 
 PROMETHEUS_OWN: Final = {"up"}
-
-TO_COME: Final = {
-    "versionedconfig_stale_pods": {"kind", "namespace", "name", "node"},
-    "versionedconfig_deleted_content_pods": {"kind", "namespace", "name", "node"},
-    "versionedconfig_unknown_verdict_pods": {"kind", "namespace", "name", "node"},
-    "versionedconfig_name_reuses_total": {"kind"},
-}
-"""Used already, and not there yet. This list has to vanish."""
 
 
 def document(name: str) -> dict[str, Any]:
@@ -49,23 +42,6 @@ def registered() -> Iterator[str]:
 
 
 KNOWN = {*registered(), *TO_COME, *PROMETHEUS_OWN}
-
-_LEFT_OUT = re.compile(
-    r"""(?x)
-    "(?:[^"\\]|\\.)*"                                       # strings
-    | \{[^}]*\}                                             # matchers
-    | \[[^\]]*\]                                            # ranges
-    | \b(?:by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)
-    | \boffset\s+\w+
-    """
-)
-_WORDS = {"and", "or", "unless", "bool"}
-
-
-def metrics_of(expression: str) -> set[str]:
-    """The metrics that a PromQL expression asks for."""
-    text = _LEFT_OUT.sub(" ", expression)
-    return set(re.findall(r"\b[a-zA-Z_:][\w:]*\b(?!\s*\()", text)) - _WORDS
 
 
 def expressions() -> list[tuple[str, str]]:
