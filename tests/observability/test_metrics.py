@@ -17,6 +17,7 @@ from versionedconfig.projection import PodKept
 from versionedconfig.resource import Condition, Spec, Status, TargetStatus, VersionStatus
 from versionedconfig.rollout.plan import State
 from versionedconfig.settings import Settings
+from versionedconfig.versions import controller
 from versionedconfig.versions.controller import VersionsController
 from versionedconfig.versions.maps import Entries, Meaning, VersionMap, VersionMaps
 from versionedconfig.view import View
@@ -32,9 +33,9 @@ class Told:
     """VersionedConfigs as a controller would tell them."""
 
     def __init__(self) -> None:
-        self.found: list[tuple[ObjectKey, Spec, Status, list[TargetStatus]]] = []
+        self.found: list[controller.Told] = []
 
-    def told(self) -> Iterable[tuple[ObjectKey, Spec, Status, list[TargetStatus]]]:
+    def told(self) -> Iterable[controller.Told]:
         return self.found
 
 
@@ -69,14 +70,16 @@ class Scene:
         keys = (ConfigKey("ConfigMap", "shop", version),)
         self.view.pods._upsert(pod_kept(name, keys, owner))
 
-    def config(self, *targets: TargetStatus, conditions: list[Condition] | None = None) -> None:
+    def config(
+        self, *targets: TargetStatus, conditions: list[Condition] | None = None, untold: str = ""
+    ) -> None:
         """The VersionedConfig `app`, at its second version."""
         status = Status(
             current_version=V2,
             versions=[VersionStatus(V2), VersionStatus(V1)],
             conditions=conditions or [],
         )
-        self.told.found = [(APP, Spec(), status, list(targets))]
+        self.told.found = [controller.Told(APP, Spec(), status, targets, untold)]
 
 
 def pod_kept(name: str, keys: tuple[ConfigKey, ...], owner: str) -> PodKept:
@@ -186,6 +189,11 @@ def test_what_is_wrong_is_named_while_it_is(scene: Scene, kind: str, name: str) 
 
     scene.config()
     assert scene.series(name) == {}
+
+
+def test_what_no_status_can_tell_is_named_too(scene: Scene) -> None:
+    scene.config(untold="TooLarge")
+    assert scene.series("versionedconfig_stuck") == {(*APP, "TooLarge"): 1}
 
 
 @pytest.mark.parametrize(

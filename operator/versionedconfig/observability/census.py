@@ -64,14 +64,15 @@ class Census:
         states: Counter[str] = Counter()
         number = 0
         now = self.now()
-        for owner, spec, status, targets in self.versions.told():
+        for one in self.versions.told():
             number += 1
-            states.update(target.state for target in targets)
-            if reason := failing(status):
-                yield Sampled.FAILED, (*owner, reason), 1
-            if reason := stuck(status, targets, spec.rollout.progress_deadline_seconds, now):
-                yield Sampled.STUCK, (*owner, reason), 1
-            yield from self._pods(owner, spec.kind, status, targets)
+            states.update(target.state for target in one.targets)
+            deadline = one.spec.rollout.progress_deadline_seconds
+            if reason := failing(one.status):
+                yield Sampled.FAILED, (*one.owner, reason), 1
+            if reason := one.untold or stuck(one.status, one.targets, deadline, now):
+                yield Sampled.STUCK, (*one.owner, reason), 1
+            yield from self._pods(one.owner, one.spec.kind, one.status, one.targets)
         yield Sampled.CONFIGS, (), number
         for state in State:
             yield Sampled.TARGETS, (state,), states[state]

@@ -114,7 +114,22 @@ class _Known:
     """The keys that it is refused with, since targets ask for others."""
     halted: bool = False
     """Not even what is current is looked after."""
+    untold: str = ""
+    """Why the status cannot be written."""
     written: float = float("-inf")
+
+
+class Told(NamedTuple):
+    """What there is to say of a VersionedConfig."""
+
+    owner: ObjectKey
+    spec: Spec
+    """Without content."""
+    status: Status
+    targets: Collection[TargetStatus]
+    """As they were assessed last."""
+    untold: str = ""
+    """Why its status does not say what is wrong."""
 
 
 class _Made(NamedTuple):
@@ -212,10 +227,10 @@ class VersionsController:
         if (owner := ObjectKey(key.namespace, owner_by_name(key.name))) in self._known:
             self.queue.add_after(owner, COUNT_SECONDS)
 
-    def told(self) -> Iterator[tuple[ObjectKey, Spec, Status, Collection[TargetStatus]]]:
-        """Every VersionedConfig that is known, without its content, as it stands."""
+    def told(self) -> Iterator[Told]:
+        """Every VersionedConfig that is known, as it stands."""
         for owner, known in self._known.items():
-            yield owner, known.spec, known.status, known.targets.values()
+            yield Told(owner, known.spec, known.status, known.targets.values(), known.untold)
 
     async def reconcile(self, owner: ObjectKey) -> None:
         """Bring one VersionedConfig a step further; safe to repeat at any time."""
@@ -795,7 +810,7 @@ class VersionsController:
                 return False
             if error.status == 413 or "too large" in error.message:
                 # Neither it nor what waits for it would ever come further.
-                known.halted = True
+                known.halted, known.untold = True, "TooLarge"
                 self._rollouts.withdraw(owner)
                 message = f"it leaves no room for its status: {error.message}; split the content, or use from"
                 await self._event(owner, known, "TooLarge", message, wrong=True)
