@@ -116,6 +116,7 @@ LONGEST = (
     "test_bad_moments",
     "test_gitops",
     "test_sequences",
+    "test_monitoring",
 )
 """Files that take a minute or more. They go first: whoever is left with one at the end lets the other clusters wait."""
 

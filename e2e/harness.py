@@ -657,6 +657,11 @@ class Operator:
         return self.process is not None and self.process.poll() is None
 
     @property
+    def metrics_port(self) -> int:
+        """Of the last start."""
+        return self._metrics_port
+
+    @property
     def log(self) -> str:
         """Of all starts."""
         return self.log_file.read_text() if self.log_file.exists() else ""
@@ -724,9 +729,13 @@ class Operator:
 
     def metrics(self) -> dict[str, float]:
         """Series, as in `versionedconfig_blocked_deletions{kind="ConfigMap"}`, to value."""
-        lines = _http_get(self._metrics_port, "/metrics").splitlines()
+        lines = self.exposition().splitlines()
         series = (line.rsplit(" ", 1) for line in lines if line and not line.startswith("#"))
         return {name: float(value) for name, value in series}
+
+    def exposition(self) -> str:
+        """What Prometheus would read."""
+        return _http_get(self._metrics_port, "/metrics")
 
     def complaints(self) -> list[str]:
         """Lines of the log that must not be there: tracebacks, errors and worse."""

@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pykube
@@ -18,6 +19,7 @@ from e2e.harness import (
     deployment,
     fetch,
     fetch_all,
+    live_pods,
     plain_pod_spec,
     pods_read,
     reading_pod_spec,
@@ -316,3 +318,32 @@ def told_of(api: pykube.HTTPClient, namespace: str, version: str) -> Manifest:
 def wait_rolled_back(api: pykube.HTTPClient, namespace: str) -> Manifest:
     """Until everything is back."""
     return wait_condition(api, namespace, "Stalled", "RolledBack")
+
+
+# -- names that are used again ---------------------------------------------------------------------------------------
+
+
+def stale(api: pykube.HTTPClient, namespace: str, name: str = "configmap-app-cfg") -> dict[str, Any] | None:
+    """Its status."""
+    kind = pykube.object_factory(api, "versionedconfig.io/v1alpha1", "StaleConfig")
+    found = fetch(api, kind, namespace, name)
+    return found.get("status") if found is not None else None
+
+
+def wait_read(api: pykube.HTTPClient, namespace: str, app: str = "web") -> None:
+    """Until the pods have run so long that nobody can doubt that their nodes have read what is there: clocks differ, events
+    are late, and a volume is read again once in a while."""
+
+    def old() -> bool:
+        starts = [one["status"]["conditions"] for one in live_pods(api, namespace, app)]
+        ready = [one["lastTransitionTime"] for all_ in starts for one in all_ if one["type"] == "Ready"]
+        youngest = max(datetime.fromisoformat(one) for one in ready)
+        return datetime.now(UTC) - youngest > timedelta(seconds=15)
+
+    wait_until(old, 60, "the pods are old enough")
+
+
+def vanish(kubectl: Kubectl, namespace: str, name: str = "app-cfg", resource: str = "configmap") -> None:
+    """Delete an object in use, and strip it."""
+    kubectl("annotate", "-n", namespace, resource, name, "versionedconfig.io/release=a test")
+    kubectl("delete", "-n", namespace, resource, name)

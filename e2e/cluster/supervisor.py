@@ -38,7 +38,7 @@ def main(folder: Path) -> None:
     starts: dict[str, int] = {}
     exits: dict[str, int] = {}
     again: dict[str, float] = {}
-    guard = _die_with_parent()
+    guard = die_with_parent()
 
     def start(name: str) -> None:
         process = specification["processes"][name]
@@ -98,7 +98,7 @@ def _end(children: dict[str, subprocess.Popen[bytes]]) -> None:
         child.wait()
 
 
-def _die_with_parent() -> Callable[[], None]:
+def die_with_parent() -> Callable[[], None]:
     """For a child before exec. Looked up here, since little may be done between fork and exec. This process has one
     thread, so "parent" means the process (prctl(2): it means the thread)."""
     prctl = ctypes.CDLL(None).prctl

@@ -6,7 +6,6 @@ Everything is compared with what the pods really have, on disk and in their envi
 import json
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pykube
@@ -18,22 +17,14 @@ from e2e.harness import (
     Operator,
     config_map,
     deployment,
-    fetch,
-    live_pods,
     pods_read,
     secret,
     wait_for_rollout,
     wait_until,
 )
+from e2e.stories import stale, vanish, wait_read
 
 pytestmark = pytest.mark.usefixtures("operator")
-
-
-def stale(api: pykube.HTTPClient, namespace: str, name: str = "configmap-app-cfg") -> dict[str, Any] | None:
-    """Its status."""
-    kind = pykube.object_factory(api, "versionedconfig.io/v1alpha1", "StaleConfig")
-    found = fetch(api, kind, namespace, name)
-    return found.get("status") if found is not None else None
 
 
 def verdicts(status: dict[str, Any] | None) -> dict[str, str]:
@@ -60,25 +51,6 @@ def wait_told(
     except AssertionError:
         raise AssertionError(json.dumps(seen, indent=1)) from None
     return dict(seen["status"])
-
-
-def wait_read(api: pykube.HTTPClient, namespace: str) -> None:
-    """Until the pods have run so long that nobody can doubt that their nodes have read what is there: clocks differ, events
-    are late, and a volume is read again once in a while."""
-
-    def old() -> bool:
-        starts = [one["status"]["conditions"] for one in live_pods(api, namespace)]
-        ready = [one["lastTransitionTime"] for all_ in starts for one in all_ if one["type"] == "Ready"]
-        youngest = max(datetime.fromisoformat(one) for one in ready)
-        return datetime.now(UTC) - youngest > timedelta(seconds=15)
-
-    wait_until(old, 60, "the pods are old enough")
-
-
-def vanish(kubectl: Kubectl, namespace: str, name: str = "app-cfg", resource: str = "configmap") -> None:
-    """Delete an object in use, and strip it."""
-    kubectl("annotate", "-n", namespace, resource, name, "versionedconfig.io/release=a test")
-    kubectl("delete", "-n", namespace, resource, name)
 
 
 def expected_of(

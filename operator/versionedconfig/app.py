@@ -12,9 +12,10 @@ from typing import Any
 import kopf
 
 from versionedconfig.kube.api import Api
-from versionedconfig.kube.mirror import tune_gc
+from versionedconfig.kube.mirror import Mirror, tune_gc
 from versionedconfig.live import LiveLists
 from versionedconfig.model import API_VERSION, GROUP, ConfigKey, ObjectKey, WorkloadKey
+from versionedconfig.observability.census import Census
 from versionedconfig.observability.metrics import Metrics
 from versionedconfig.protection.controller import ProtectionController
 from versionedconfig.resource import PLURAL
@@ -50,11 +51,11 @@ class Operator:
         live.unreadable = self.rules.unreadable
         self.rules.failed = self._broke
         self._api = api
+        self._metrics = metrics
         self._observe = settings.observe
         self._stop = stop
         self._tasks: list[asyncio.Task[None]] = []
 
-        metrics.unresolved(lambda: self.view.holders.unresolved)
         self.view.config_changed = self._on_config
         self.view.pods_counted = self._on_pods_counted
         self.view.pod_left = self.staleness.pod_left
@@ -69,12 +70,14 @@ class Operator:
 
     async def start(self) -> None:
         """Start the mirrors; the controllers follow when all of them are synced."""
+        self._metrics.follow(self._census(), asyncio.get_running_loop())
         for mirror in self.view.mirrors:
             self._spawn(mirror.run())
         self._spawn(self._work())
 
     async def stop(self) -> None:
         """End every task."""
+        self._metrics.follow(tuple)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -100,6 +103,18 @@ class Operator:
                 group.create_task(self.maps.run())
                 group.create_task(self.versions.run())
                 group.create_task(self.rollouts.run())
+
+    def _census(self) -> Census:
+        controllers = (self.protection, self.versions, self.rollouts, self.maps, self.staleness)
+        for one in controllers:
+            one.queue.worked = self._metrics.reconciled
+
+        def mirrors() -> list[Mirror[Any]]:
+            own = [self.rules.mirror, self.staleness.mirror]
+            return [*self.view.mirrors, *own, *(() if self._observe else (self.maps.mirror,))]
+
+        queues = [one.queue for one in controllers]
+        return Census(self.view, self.versions, self.maps, self.staleness, mirrors, queues)
 
     def _on_config(self, key: ConfigKey) -> None:
         self.protection.enqueue(key)

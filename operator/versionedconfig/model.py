@@ -106,6 +106,8 @@ class Incarnation:
     in_use: bool = False
     """Our finalizer is on it."""
     deleting: bool = False
+    deleted: str = ""
+    """deletionTimestamp as the API server writes it, or empty."""
     ignored: bool = False
     release: str = ""
     """Why somebody broke the glass, as RELEASE_ANNOTATION says, shortened."""

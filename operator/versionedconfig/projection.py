@@ -351,6 +351,7 @@ def incarnation(kind: str) -> Callable[[ConfigItem], Incarnation]:
             immutable=item.immutable is True,
             in_use=in_use,
             deleting=meta.deletion_timestamp is not None,
+            deleted=meta.deletion_timestamp or "",
             ignored=annotations.get(IGNORE_ANNOTATION) == "true" or item.type in NEVER_TOUCHED,
             release=annotations.get(RELEASE_ANNOTATION, "").strip()[:MAX_REASON],
             quarantine=annotations.get(QUARANTINE_ANNOTATION, "")[:MAX_QUARANTINE] if in_use else "",

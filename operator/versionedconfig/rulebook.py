@@ -148,6 +148,11 @@ class RuleBook:
         self._telling = asyncio.Lock()
         """Generations of a rule tell side by side: the newest one has the last word."""
 
+    @property
+    def mirror(self) -> Mirror[Rule]:
+        """Of the rules themselves. What becomes of their kinds stands in the condition of each."""
+        return self._mirror
+
     async def listed(self) -> None:
         """Wait until every rule that was in force before is known, and its workloads are, as far as they can be read:
         a target that seems to be gone loses what its status remembers."""

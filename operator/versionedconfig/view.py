@@ -251,7 +251,11 @@ class View:
         """Pods of a namespace with a container that does not start, or was started again, each with the uid of its
         workload."""
         for pod in self._troubled.get(namespace, {}).values():
-            yield self._set_owners.get(pod.owner, pod.owner), pod
+            yield self.workload_uid(pod), pod
+
+    def workload_uid(self, pod: PodKept) -> str:
+        """uid of the workload that the pod is one of; of a ReplicaSet or a Job where that is nobody's revision."""
+        return self._set_owners.get(pod.owner, pod.owner)
 
     def pods_of(self, key: ConfigKey) -> Iterator[PodKept]:
         """Those that refer to the key."""

@@ -156,6 +156,28 @@ async def test_failures_come_again_with_growing_delays_until_a_success() -> None
 
 
 @virtually
+async def test_it_is_told_how_long_work_took_whichever_way_it_ended() -> None:
+    queue: WorkQueue[str] = WorkQueue(name="test", retry_seconds=(1000, 1000))
+    told: list[str] = []
+
+    def worked(name: str, seconds: float) -> None:
+        assert seconds >= 0
+        told.append(name)
+
+    queue.worked = worked
+
+    async def worker(key: str) -> None:
+        if key == "fails":
+            raise ApiError(500, "InternalError")
+
+    queue.add("fails")
+    queue.add("works")
+    async with working(queue, worker):
+        await asyncio.sleep(1)
+    assert told == ["test", "test"]
+
+
+@virtually
 async def test_a_worker_may_ask_for_a_repetition_itself() -> None:
     tried: list[float] = []
     queue = WorkQueue[str](retry_seconds=(1, 100), rng=random.Random(1))

@@ -43,6 +43,7 @@ def test_equals_a_scan(steps: list[tuple[str, str, Keys]]) -> None:
         assert {key: set(index.referrers(key)) for key in index.keys()} == expected  # noqa: SIM118 - no dict
         assert held == set(expected)
         assert len(index) == sum(bool(its_keys) for its_keys in truth.values())
+        assert index.references == sum(map(len, truth.values()))
 
 
 def test_pods_of_one_workload_share_their_keys() -> None:

@@ -10,6 +10,7 @@ import heapq
 import itertools
 import logging
 import random
+import time
 import traceback
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
@@ -49,6 +50,8 @@ class BatchQueue(Generic[G, K]):
         self.retries = 0
         self.depth = 0
         """Keys that wait for a worker now (not those that wait for their time)."""
+        self.worked: Callable[[str, float], None] = lambda name, seconds: None
+        """Told the queue's name and how long, when a worker has ended with a batch, whichever way."""
         self._group = group
         self._retry_seconds = retry_seconds
         self._rng = rng or random.Random()
@@ -121,6 +124,7 @@ class BatchQueue(Generic[G, K]):
             self.depth -= len(keys)
             self._working[group] = {}
             failures = [self._failures.get(key, 0) for key in keys]
+            started = time.monotonic()
             try:
                 await worker(group, keys)
             except Exception as error:
@@ -130,6 +134,7 @@ class BatchQueue(Generic[G, K]):
                     if self._failures.get(key, 0) == before:
                         self.forget(key)
             finally:
+                self.worked(self.name, time.monotonic() - started)
                 again = self._working.pop(group)
                 if again:
                     self._ready[group] = again

@@ -314,7 +314,7 @@ class ProtectionController:
     async def _tell_blocked(self, incarnation: Incarnation) -> None:
         key = incarnation.key
         holders = self._view.holders.referrers(incarnation)
-        self._metrics.blocked(key, incarnation.uid)
+        self._metrics.blocked(key, _unix(incarnation.deleted) or self._now().timestamp())
         await upsert_event(
             self._api,
             Regarding("v1", key.kind, key.namespace, key.name, incarnation.uid),
@@ -339,3 +339,11 @@ class ProtectionController:
         self._unused_since.pop(key, None)
         self._taken.pop(key, None)
         self._metrics.blocked(key, None)
+
+
+def _unix(text: str) -> float:
+    """0 where the API server did not say when."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return 0.0

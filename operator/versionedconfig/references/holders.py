@@ -404,6 +404,11 @@ class Holders:
         ]
 
     @property
+    def references(self) -> int:
+        """How many there are, patterns apart."""
+        return sum(index.references for index in self._indexes.values())
+
+    @property
     def unresolved(self) -> int:
         """References with variables that nothing gives a value to."""
         return sum(self._unresolved.values())

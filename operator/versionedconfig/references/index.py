@@ -18,13 +18,15 @@ Keys = tuple[ConfigKey, ...]
 class ReferenceIndex(Generic[R]):
     """Referrers of one sort by ConfigKey, and the way back."""
 
-    __slots__ = ("_changed", "_keys", "_referrers")
+    __slots__ = ("_changed", "_keys", "_referrers", "references")
 
     def __init__(self, changed: Callable[[ConfigKey], None] | None = None) -> None:
         """`changed` is told each ConfigKey whose set of referrers became empty or stopped being so."""
         self._changed = changed
         self._keys: dict[R, Keys] = {}
         self._referrers: dict[ConfigKey, set[R]] = {}
+        self.references = 0
+        """How many there are."""
 
     def put(self, referrer: R, keys: Keys) -> None:
         """Say what the referrer refers to now; nothing happens where that is what it did already."""
@@ -36,6 +38,7 @@ class ReferenceIndex(Generic[R]):
             self._add(key, referrer)
         for key in set(before).difference(keys):
             self._drop(key, referrer)
+        self.references += len(keys) - len(before)
         if keys:
             self._keys[referrer] = self._sibling_keys(keys)
         else:

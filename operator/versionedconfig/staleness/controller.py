@@ -9,8 +9,8 @@ import functools
 import hashlib
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -116,6 +116,8 @@ class _Open:
     settled: float
     restored: float | None = None
     """It was remembered; what is known of it is of that time."""
+    affected: Mapping[tuple[str, Kind], int] = field(default_factory=dict)
+    """Pods that do not certainly read what is live, by node and verdict."""
 
 
 class StalenessController:
@@ -163,7 +165,7 @@ class StalenessController:
             if found is not None:
                 found.case.born(self._life(new))
                 if old is None:
-                    self._metrics.name_reuses.labels(life.key.kind).inc()
+                    self._metrics.reused(life.key.kind)
                 self.queue.add_after(life.key, GATHER_SECONDS)
             return
         within = self._heard(life)
@@ -219,6 +221,12 @@ class StalenessController:
         for key, found in self._cases.items():
             found.case.cut_off(node, within)
             self.queue.add_after(key, GATHER_SECONDS)
+
+    def affected(self) -> Iterator[tuple[ConfigKey, str, Kind, int]]:
+        """Pods that do not certainly read what is live: their number by key, node and verdict."""
+        for key, found in self._cases.items():
+            for (node, kind), number in found.affected.items():
+                yield key, node, kind, number
 
     # --- running
 
@@ -368,7 +376,7 @@ class StalenessController:
             if use.ending == NOT_YET and use.released == NOT_YET
         }
         verdicts = [one for one in judge(history, now, self._timing) if one.pod in staying]
-        self._metrics.stale(key, report.affected(verdicts))
+        found.affected = report.affected(verdicts)
         if self._settings.observe:
             return
         if stale is None and (not staying or now - found.begun < YOUNG_SECONDS):
@@ -392,7 +400,6 @@ class StalenessController:
 
     async def _close_case(self, key: ConfigKey, stale: StaleConfig | None) -> None:
         del self._cases[key]
-        self._metrics.stale(key, {})
         if not any(other.namespace == key.namespace for other in self._cases):
             _, task = self._close.pop(key.namespace)
             task.cancel()

@@ -9,7 +9,7 @@ current (with each target's revision at that moment), then templates move.
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
@@ -38,6 +38,7 @@ from versionedconfig.resource import KIND, PATH, PLURAL, Spec, Status, TargetSta
 from versionedconfig.rollout.controller import RolloutController
 from versionedconfig.rollout.plan import Aim, Failure, Plan, Scene, plan
 from versionedconfig.settings import Settings
+from versionedconfig.versions import ledger
 from versionedconfig.versions.alias import AliasRefused, keep_alias
 from versionedconfig.versions.choose import (
     Cause,
@@ -91,6 +92,8 @@ class _Known:
     spec: Spec
     """Without content."""
     status: Status
+    """As it was written last, or is about to be."""
+    told: Status
     """As it was written last."""
     taken_in: float
     """When it was read, on the controller's clock."""
@@ -111,7 +114,22 @@ class _Known:
     """The keys that it is refused with, since targets ask for others."""
     halted: bool = False
     """Not even what is current is looked after."""
+    untold: str = ""
+    """Why the status cannot be written."""
     written: float = float("-inf")
+
+
+class Told(NamedTuple):
+    """What there is to say of a VersionedConfig."""
+
+    owner: ObjectKey
+    spec: Spec
+    """Without content."""
+    status: Status
+    targets: Collection[TargetStatus]
+    """As they were assessed last."""
+    untold: str = ""
+    """Why its status does not say what is wrong."""
 
 
 class _Made(NamedTuple):
@@ -143,6 +161,7 @@ class VersionsController:
         self._rollouts = rollouts
         self._maps = maps
         self._settings = settings
+        self._metrics = metrics
         self._clock = clock
         self._known: dict[ObjectKey, _Known] = {}
         self._dirty: set[ObjectKey] = set()
@@ -207,6 +226,11 @@ class VersionsController:
         """The number of pods that refer to the key changed: told a little later, together with further ones."""
         if (owner := ObjectKey(key.namespace, owner_by_name(key.name))) in self._known:
             self.queue.add_after(owner, COUNT_SECONDS)
+
+    def told(self) -> Iterator[Told]:
+        """Every VersionedConfig that is known, as it stands."""
+        for owner, known in self._known.items():
+            yield Told(owner, known.spec, known.status, known.targets.values(), known.untold)
 
     async def reconcile(self, owner: ObjectKey) -> None:
         """Bring one VersionedConfig a step further; safe to repeat at any time."""
@@ -395,6 +419,7 @@ class VersionsController:
             generation=resource.metadata.generation,
             spec=msgspec.structs.replace(spec, data={}, string_data={}, binary_data={}),
             status=resource.status,
+            told=resource.status,
             taken_in=self._clock(),
             sources=source_keys(owner.namespace, spec),
             targets=before.targets
@@ -785,16 +810,24 @@ class VersionsController:
                 return False
             if error.status == 413 or "too large" in error.message:
                 # Neither it nor what waits for it would ever come further.
-                known.halted = True
+                known.halted, known.untold = True, "TooLarge"
                 self._rollouts.withdraw(owner)
                 message = f"it leaves no room for its status: {error.message}; split the content, or use from"
                 await self._event(owner, known, "TooLarge", message, wrong=True)
                 return False
             raise
         known.written = self._clock()
-        before, known.status = known.status, status
+        self._count(known.told, status)
+        before, known.status, known.told = known.status, status, status
         await self._tell(owner, known, before)
         return True
+
+    def _count(self, before: Status, after: Status) -> None:
+        """What the write says that happened."""
+        if cause := ledger.promotion(before, after):
+            self._metrics.promoted(cause)
+        for result, seconds in ledger.ended(before, after, _now()):
+            self._metrics.rollout_ended(result, seconds)
 
     async def _tell(self, owner: ObjectKey, known: _Known, before: Status) -> None:
         """An Event where the state became another one."""

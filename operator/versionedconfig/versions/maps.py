@@ -5,7 +5,7 @@ operator moves what was created meanwhile.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 import msgspec
@@ -115,6 +115,17 @@ class VersionMaps:
         if not meant:
             del self._meant[owner.namespace]
         self.queue.add(owner.namespace)
+
+    def missing(self) -> Iterator[ObjectKey]:
+        """VersionedConfigs whose name the map of their namespace lacks, or tells otherwise than it is meant."""
+        for namespace, meant in self._meant.items():
+            kept = self.mirror.objects.get(ObjectKey(namespace, NAME))
+            entries = kept.entries if kept is not None else Entries()
+            there = {"ConfigMap": entries.config_maps, "Secret": entries.secrets}
+            if not self._view.terminating(namespace):
+                for name, meaning in meant.items():
+                    if there[meaning.kind].get(name) != meaning.version:
+                        yield ObjectKey(namespace, name)
 
     async def reconcile(self, namespace: str) -> None:
         """Bring one namespace's map in step."""

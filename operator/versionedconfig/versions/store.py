@@ -104,6 +104,7 @@ class VersionStore:
                 if error.status != 409:
                     raise
             else:
+                self._metrics.made(key.kind)
                 return None
         return await self._api.get(path, type=Stored)
 
