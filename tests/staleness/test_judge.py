@@ -148,6 +148,14 @@ def test_row_3_also_for_a_container_that_is_started_again() -> None:
     assert story.kinds() == {"old": Kind.STALE}
 
 
+@pytest.mark.parametrize("usage", [ENV, VOLUME])
+def test_row_3_a_pod_that_needs_it_has_read_it(usage: Usage) -> None:
+    """It came with its object, too close for the clocks to tell which was first; but it could not have started without."""
+    story = Story().pod("old", usage, 1).deleted().created().pod("new", ENV, 2100)
+
+    assert story.kinds() == {"old": Kind.STALE, "new": Kind.STALE}
+
+
 def test_row_3_another_node_is_not_concerned() -> None:
     story = Story().pod("old", ENV, 100).deleted().created().pod("elsewhere", ENV, 2100, node="m")
 
@@ -285,9 +293,9 @@ def test_row_14_but_volumes_are() -> None:
 def test_row_17_what_happens_at_the_same_time_is_not_known(at: float) -> None:
     story = Story()
     if at < DELETED:
-        story.pod("old", ENV, at, starts=False).deleted()
+        story.pod("old", OPTIONAL_ENV, at, starts=False).deleted()
     else:
-        story.deleted().pod("old", ENV, at, starts=False)
+        story.deleted().pod("old", OPTIONAL_ENV, at, starts=False)
     story.runs("old", at + 2, bound=at).created().pod("new", ENV, 2500)
 
     assert story.kinds()["new"] is Kind.UNKNOWN

@@ -363,6 +363,8 @@ def timeline(
     segments: list[Segment] = []
     pins = dict(node.pins)
     proofs = list(_proofs(history, node, now, timing))
+    needs = list(_needs(node, now, timing))
+    born_immutable = {life.uid for life in history.lives if life.immutable == life.created}
     for start, end in pairwise(_cuts(history, node, proofs, now, timing, also)):
         middle = (start + end) / 2
         lag = _lag(node, middle, timing)
@@ -389,6 +391,14 @@ def timeline(
                 pins = {NOTHING: Why.CERTAIN} | dict.fromkeys(since | takes.keys(), Why.RESTARTED)
         reads = _reads(history.lives, during, middle, lag)
         segments.append(Segment(start, end, during, reads, frozenset(takes), dict(pins)))
+        for span in needs:
+            if span.latest == end:
+                answers = set(_all(one.reads for one in segments if one.end > span.earliest)) - {NOTHING}
+                if len(answers) == 1 and answers <= born_immutable:
+                    # It read, and there was nothing else to be read.
+                    pins.pop(NOTHING, None)
+                    pins.setdefault(answers.pop(), Why.RACE)
+                    segments[-1] = replace(segments[-1], left=dict(pins))
     return segments
 
 
@@ -527,6 +537,28 @@ def _proofs(history: History, node: NodeHistory, now: float, timing: Timing) -> 
                     )
                 ):
                     yield span, life.uid
+
+
+def _needs(node: NodeHistory, now: float, timing: Timing) -> Iterator[Span]:
+    """Spans within which a read found the object, since a pod needed it and was started."""
+    for use in node.uses:
+        spans = [Span(use.bound.earliest, use.set_up)] if use.reads and use.required else []
+        spans += (
+            Span(_read_for(use, run, timing), run.started.latest)
+            for one in use.containers
+            if one.env and one.required
+            for run in one.runs
+        )
+        for span in spans:
+            if (
+                node.since < span.earliest
+                and span.latest <= min(use.released.earliest, now)
+                and not any(
+                    gap.earliest < span.latest and span.earliest < gap.latest
+                    for gap in (*node.restarts, *node.cuts)
+                )
+            ):
+                yield span
 
 
 def _certain_reads(node: NodeHistory, use: Use, since: float, now: float, timing: Timing) -> Iterator[Span]:
