@@ -18,6 +18,7 @@ from e2e.harness import (
     config_map,
     deployment,
     pods_read,
+    reading_pod_spec,
     secret,
     wait_for_rollout,
     wait_until,
@@ -170,6 +171,75 @@ def test_it_survives_a_restart_of_the_operator(
     kubectl("scale", "deployment/web", "-n", namespace, "--replicas=6")
     wait_for_rollout(kubectl, namespace)
     wait_told(api, namespace, lambda: expected_of(cluster, api, namespace, "green", "Stale"))
+
+
+def test_damage_from_before_the_operator_came(
+    cluster: Cluster, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str, operator: Operator
+) -> None:
+    """The public report's own steps: within ten seconds it names exactly the pods on exactly the nodes that read the old
+    content."""
+    operator.stop()
+    first, second, third = cluster.nodes
+    spec = deployment(replicas=2)
+    template = spec["spec"]["template"]["spec"]
+    template["affinity"] = {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [
+                    {
+                        "matchExpressions": [
+                            {"key": "kubernetes.io/hostname", "operator": "In", "values": [first, second]}
+                        ]
+                    }
+                ]
+            }
+        }
+    }
+    template["topologySpreadConstraints"] = [
+        {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": {"matchLabels": {"app": "web"}},
+        }
+    ]
+    other = deployment(
+        "other", {**reading_pod_spec(), "nodeSelector": {"kubernetes.io/hostname": third}}, replicas=0
+    )
+    kubectl.create(namespace, config_map(), spec, other)
+    wait_for_rollout(kubectl, namespace)
+    wait_read(api, namespace)
+    kubectl.strip(namespace, "configmap/app-cfg")
+    kubectl("delete", "-n", namespace, "configmap/app-cfg")
+    kubectl.create(namespace, config_map(data={"MODE": "green"}))
+    kubectl("scale", "-n", namespace, "deployment/web", "--replicas=5")
+    kubectl("scale", "-n", namespace, "deployment/other", "--replicas=2")
+    wait_for_rollout(kubectl, namespace)
+    wait_for_rollout(kubectl, namespace, "other")
+    old = {one.pod: one.node for one in pods_read(cluster, api, namespace) if one.mode() == {"blue"}}
+    assert {*old.values()} == {first, second}
+    assert len(old) == 5
+    assert {frozenset(one.mode()) for one in pods_read(cluster, api, namespace, "other")} == {
+        frozenset({"green"})
+    }
+
+    operator.start()
+    began = time.monotonic()
+
+    def named() -> dict[str, str]:
+        status = stale(api, namespace) or {"nodes": ()}
+        return {
+            pod["name"]: node["name"]
+            for node in status["nodes"]
+            for pod in node["pods"]
+            if pod["verdict"] == "Stale"
+        }
+
+    wait_until(lambda: named() == old, 10, "exactly these pods are named")
+    assert time.monotonic() - began < 10
+    told = stale(api, namespace)
+    assert told is not None
+    assert (told["nodeCount"], told["podCount"]) == (2, 5)
 
 
 def test_secrets(cluster: Cluster, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str) -> None:

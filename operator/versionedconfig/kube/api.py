@@ -285,12 +285,16 @@ class Api:
         label_selector: str = "",
         limit: int = 500,
         continue_token: str = "",
+        resource_version: str = "",
         accept: str = JSON,
     ) -> Page[T]:
-        """One page, consistent with the others of its list. 410: the token expired, start over."""
+        """One page, consistent with the others of its list; of the state at exactly that resource version, if one is given.
+        410: the token expired, start over; or the version is not known any more."""
         params = _selectors(field_selector, label_selector) | {"limit": str(limit)}
         if continue_token:
             params["continue"] = continue_token
+        elif resource_version:
+            params |= {"resourceVersion": resource_version, "resourceVersionMatch": "Exact"}
         listed = await self._call("list", "GET", path, _list_decoder(item), params=params, accept=accept)
         return Page(listed.items or [], listed.metadata.resource_version, listed.metadata.continue_token)
 
@@ -302,6 +306,7 @@ class Api:
         field_selector: str = "",
         label_selector: str = "",
         limit: int = 500,
+        resource_version: str = "",
         accept: str = JSON,
     ) -> AsyncIterator[Page[T]]:
         """Page after page. A 410 in the middle is the caller's: what it took from earlier pages is stale."""
@@ -314,6 +319,7 @@ class Api:
                 label_selector=label_selector,
                 limit=limit,
                 continue_token=token,
+                resource_version=resource_version,
                 accept=accept,
             )
             yield page

@@ -29,6 +29,7 @@ from versionedconfig.staleness import report
 from versionedconfig.staleness.history import EVER, NEVER, NOT_YET, History, Life, Span, Timing
 from versionedconfig.staleness.judge import Kind, for_new_pods, judge, over, settle
 from versionedconfig.staleness.memory import recall, remember
+from versionedconfig.staleness.past import look_back
 from versionedconfig.staleness.pods import CloseItem, ClosePod, close_pod, seconds
 from versionedconfig.staleness.record import Case
 from versionedconfig.view import View
@@ -116,6 +117,8 @@ class _Open:
     settled: float
     restored: float | None = None
     """It was remembered; what is known of it is of that time."""
+    trial: bool = False
+    """It is not known yet whether there is anything to tell."""
     affected: Mapping[tuple[str, Kind], int] = field(default_factory=dict)
     """Pods that do not certainly read what is live, by node and verdict."""
 
@@ -236,6 +239,7 @@ class StalenessController:
         async with asyncio.TaskGroup() as group:
             self._group = group
             self._recall_all()
+            group.create_task(self._suspect_all())
             await self.queue.run(self.reconcile)
 
     def _recall_all(self) -> None:
@@ -256,6 +260,58 @@ class StalenessController:
             self._catch_up(case, history, key, Span(written, now))
             since = seconds(status.get("since")) or now
             self._begin(key, _Open(case, since, now, now, restored=written))
+
+    async def _suspect_all(self) -> None:
+        """What today's objects alone can tell: a pod that is older than an object that it uses may have had an earlier one."""
+        suspects: dict[ConfigKey, None] = {}
+        for number, pod in enumerate(list(self._view.pods.objects.values())):
+            if number % 1000 == 0:
+                await asyncio.sleep(0)
+            if not pod.node or self._settings.excluded(pod.namespace):
+                continue
+            for key in pod.keys:
+                life = self._view.incarnation(key)
+                if life is None or pod.created < life.created:
+                    suspects[key] = None
+        for key in suspects:
+            if key not in self._cases and not self._view.terminating(key.namespace):
+                try:
+                    await self._try_case(key)
+                except ApiError as error:
+                    logger.warning(
+                        "the past cannot be read",
+                        extra={"config": str(key), "status": error.status, "detail": error.message},
+                    )
+
+    async def _try_case(self, key: ConfigKey) -> None:
+        life = self._view.incarnation(key)
+        past = await look_back(self._api, key, life.uid if life is not None else "")
+        life, now = self._view.incarnation(key), self._now()
+        if key in self._cases or (past is not None and life is not None and past.life.uid == life.uid):
+            return
+        born = self._life(life) if life is not None else None
+        gone_by = born.created.latest if born is not None else now
+        if past is None:
+            dead = Life("earlier", Span(EVER, EVER), Span(EVER, gone_by), Span(EVER, NEVER))
+            case = Case([dead], now, self._timing)
+        else:
+            began = [one.at for pod in past.pods for one in pod.sight.starts]
+            # Who came later came when it was gone, however the timestamps overlap.
+            came = [pod.sight.scheduled for pod in past.later if pod.usage(key.kind, key.name) is not None]
+            first = min(came, default=NEVER) - self._timing.clock_skew - self._timing.cache_lag - 0.001
+            earliest = min(max(began, default=EVER), gone_by)
+            ended = Span(earliest, max(earliest, min(gone_by, first)))
+            case = Case([self._life(past.life, ended)], now, self._timing)
+            # All that they had begun by then, they had begun before there was another object.
+            seen = born.created.earliest if born is not None else now
+            for pod in past.pods:
+                if (usage := pod.usage(key.kind, key.name)) is not None:
+                    case.seen(pod.sight, usage, seen, listed=True)
+        if born is not None:
+            case.born(born)
+        restored = ended.earliest if past is not None else None
+        begun = now - YOUNG_SECONDS
+        self._begin(key, _Open(case, gone_by, begun, now, restored=restored, trial=True))
 
     def _catch_up(self, case: Case, history: History, key: ConfigKey, within: Span) -> None:
         """What became of the key's lives while nobody looked."""
@@ -376,6 +432,10 @@ class StalenessController:
             if use.ending == NOT_YET and use.released == NOT_YET
         }
         verdicts = [one for one in judge(history, now, self._timing) if one.pod in staying]
+        if found.trial and not any(one.kind in (Kind.STALE, Kind.DELETED) for one in verdicts):
+            await self._close_case(key, stale)
+            return
+        found.trial = False
         found.affected = report.affected(verdicts)
         if self._settings.observe:
             return
@@ -399,13 +459,14 @@ class StalenessController:
                     case.let_go(node.name, now)
 
     async def _close_case(self, key: ConfigKey, stale: StaleConfig | None) -> None:
-        del self._cases[key]
+        found = self._cases.pop(key)
         if not any(other.namespace == key.namespace for other in self._cases):
             _, task = self._close.pop(key.namespace)
             task.cancel()
         if stale is not None and not self._settings.observe:
             await self._delete(stale)
-        logger.info("nothing old is served any more", extra={"config": str(key)})
+        if not found.trial:
+            logger.info("nothing old is served any more", extra={"config": str(key)})
 
     async def _write(
         self, key: ConfigKey, stale: StaleConfig | None, wanted: dict[str, Any], history: History, now: float
