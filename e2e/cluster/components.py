@@ -1,9 +1,12 @@
 """The command line of each program of a cluster. Knows their flags; starts nothing."""
 
 import json
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+import psutil
 
 from e2e.cluster.pki import Authority
 
@@ -25,7 +28,7 @@ AUDIT_POLICY: Final = {
 
 @dataclass(frozen=True)
 class Ports:
-    """All on loopback."""
+    """All on loopback, but for the kubelets'."""
 
     etcd: int
     etcd_peer: int
@@ -38,6 +41,16 @@ class Ports:
 def node_names(count: int) -> tuple[str, ...]:
     """node-0, node-1, …"""
     return tuple(f"node-{i}" for i in range(count))
+
+
+def addresses() -> tuple[str, ...]:
+    """Of this machine, as far as a kubelet may take one for its node's."""
+    return tuple(
+        one.address
+        for interface in psutil.net_if_addrs().values()
+        for one in interface
+        if one.family == socket.AF_INET
+    )
 
 
 def processes(folder: Path, programs: Path, sockets: Path, ports: Ports) -> dict[str, Any]:
@@ -88,6 +101,8 @@ def processes(folder: Path, programs: Path, sockets: Path, ports: Ports) -> dict
         kubeconfig = authority.kubeconfig(
             folder / f"{name}.kubeconfig", server, f"system:node:{name}", "system:nodes"
         )
+        authority.server(f"kubelet-{name}", (name,), addresses())
+        serving = f"{pki}/kubelet-{name}"
         common = ["--dir", str(home), "--socket", str(sockets / f"{name}.sock")]
         program = str(programs / "hollow-node")
         commands[f"runtime-{name}"] = {"command": [program, "runtime", *common]}
@@ -95,6 +110,14 @@ def processes(folder: Path, programs: Path, sockets: Path, ports: Ports) -> dict
             "command": [
                 *(program, "kubelet", *common, "--name", name, "--port", str(port)),
                 *("--kubeconfig", str(kubeconfig), "--sync-frequency", SYNC_FREQUENCY),
+                *(
+                    "--client-ca",
+                    f"{pki}/ca.crt",
+                    "--certificate",
+                    f"{serving}.crt",
+                    "--key",
+                    f"{serving}.key",
+                ),
             ]
         }
     return commands

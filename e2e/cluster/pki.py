@@ -48,9 +48,10 @@ class Authority:
         )
         return cls(folder, key, certificate)
 
-    def server(self, name: str, hosts: tuple[str, ...]) -> None:
-        """A serving certificate as `<name>.crt` and `<name>.key`, for loopback and these names."""
-        names = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), *(x509.DNSName(host) for host in hosts)]
+    def server(self, name: str, hosts: tuple[str, ...], addresses: tuple[str, ...] = ()) -> None:
+        """A serving certificate as `<name>.crt` and `<name>.key`, for loopback and these names and IP addresses."""
+        ips = [x509.IPAddress(ipaddress.ip_address(one)) for one in {"127.0.0.1", *addresses}]
+        names = [*ips, *(x509.DNSName(host) for host in hosts)]
         self._issue(name, _name(name), ExtendedKeyUsageOID.SERVER_AUTH, names)
 
     def kubeconfig(self, path: Path, server: str, user: str, group: str = "") -> Path:

@@ -11,12 +11,15 @@ from typing import Any
 import pykube
 import pytest
 
+from e2e.cluster.local import LocalCluster
 from e2e.harness import (
+    ROOT,
     Cluster,
     Kubectl,
     Operator,
     config_map,
     deployment,
+    live_pods,
     pods_read,
     reading_pod_spec,
     secret,
@@ -240,6 +243,50 @@ def test_damage_from_before_the_operator_came(
     told = stale(api, namespace)
     assert told is not None
     assert (told["nodeCount"], told["podCount"]) == (2, 5)
+
+
+def test_a_kubelet_that_restarts(
+    cluster: Cluster, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str, operator: Operator
+) -> None:
+    """It forgets: volumes turn to what is live, and what a container took at its start stays."""
+    if not isinstance(cluster, LocalCluster):
+        pytest.skip("this cluster's kubelets cannot be restarted")
+    rbac = str(ROOT / "manifests/components/kubelet-metrics/rbac.yaml")
+    kubectl("apply", "-f", rbac)
+    operator.stop()
+    operator.start("--kubelet-metrics")
+    try:
+        node = cluster.nodes[0]
+        both = {**reading_pod_spec(), "nodeSelector": {"kubernetes.io/hostname": node}}
+        files = json.loads(json.dumps(both))
+        del files["containers"][0]["env"]
+        kubectl.create(
+            namespace,
+            config_map(),
+            deployment("web", both, replicas=1),
+            deployment("files", files, replicas=1),
+        )
+        for name in ("web", "files"):
+            wait_for_rollout(kubectl, namespace, name)
+            wait_read(api, namespace, name)
+        vanish(kubectl, namespace)
+        kubectl.create(namespace, config_map(data={"MODE": "green"}))
+        names = {app: live_pods(api, namespace, app)[0]["metadata"]["name"] for app in ("web", "files")}
+        wait_told(api, namespace, lambda: dict.fromkeys(names.values(), "Stale"))
+
+        cluster.restart_kubelet(node)
+
+        wait_until(
+            lambda: [one.mode() for one in pods_read(cluster, api, namespace, "files")] == [{"green"}],
+            60,
+            "the volume turns",
+        )
+        assert [one.mode() for one in pods_read(cluster, api, namespace)] == [{"blue", "green"}]
+        wait_told(api, namespace, lambda: {names["web"]: "Stale", names["files"]: "Fresh"})
+    finally:
+        operator.stop()
+        operator.start()
+        kubectl("delete", "-f", rbac)
 
 
 def test_secrets(cluster: Cluster, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str) -> None:

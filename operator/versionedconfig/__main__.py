@@ -175,6 +175,16 @@ def run(
             help="How often the kubelets bring volumes up to date: their syncFrequency.",
         ),
     ] = _defaults.kubelet_sync_seconds,
+    kubelet_metrics: Annotated[
+        bool,
+        typer.Option(
+            "--kubelet-metrics",
+            envvar="VERSIONEDCONFIG_KUBELET_METRICS",
+            help="Ask the kubelets of nodes where a name was reused when they were started: a restart that is not a "
+            "node's is known from nowhere else. Needs the right to get nodes/metrics; see "
+            "manifests/components/kubelet-metrics.",
+        ),
+    ] = False,
     metrics_port: Annotated[
         int, typer.Option(envvar="VERSIONEDCONFIG_METRICS_PORT", help="Prometheus metrics; 0: none.")
     ] = _defaults.metrics_port,
@@ -208,6 +218,7 @@ def run(
         unused_seconds=unused_seconds,
         resync_seconds=resync_seconds,
         kubelet_sync_seconds=kubelet_sync_seconds,
+        kubelet_metrics=kubelet_metrics,
         metrics_port=metrics_port,
         health_port=health_port,
     )

@@ -162,6 +162,8 @@ class Node:
     boot_id: str
     ready: bool
     kubelet_version: str = ""
+    endpoint: str = ""
+    """Of its kubelet, as `10.0.0.7:10250`; empty where it tells none."""
     namespace: str = ""
 
 

@@ -228,8 +228,23 @@ class _NodeInfo(_Struct, frozen=True):
     kubelet_version: str = ""
 
 
+class _Address(_Struct, frozen=True):
+    type: str = ""
+    address: str = ""
+
+
+class _Endpoint(_Struct, frozen=True):
+    port: int = msgspec.field(name="Port", default=0)
+
+
+class _Endpoints(_Struct, frozen=True):
+    kubelet_endpoint: _Endpoint = _Endpoint()
+
+
 class _NodeStatus(_Struct, frozen=True):
     node_info: _NodeInfo = _NodeInfo()
+    addresses: list[_Address] | None = None
+    daemon_endpoints: _Endpoints = _Endpoints()
     conditions: list[_Condition] | None = None
 
 
@@ -325,8 +340,13 @@ def node_kept(item: NodeItem) -> Node:
     """What is kept of a node: whether it may still run a pod that is gone."""
     meta, status = item.metadata, item.status
     ready = any(c.type == "Ready" and c.status == "True" for c in status.conditions or ())
-    info = status.node_info
-    return Node(meta.name, meta.uid, meta.resource_version, info.boot_id, ready, info.kubelet_version)
+    info, port = status.node_info, status.daemon_endpoints.kubelet_endpoint.port
+    address = next((one.address for one in status.addresses or () if one.type == "InternalIP"), "")
+    host = f"[{address}]" if ":" in address else address
+    endpoint = f"{host}:{port}" if host and port else ""
+    return Node(
+        meta.name, meta.uid, meta.resource_version, info.boot_id, ready, info.kubelet_version, endpoint
+    )
 
 
 def namespace_kept(item: NamespaceItem) -> Namespace:

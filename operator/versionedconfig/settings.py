@@ -41,6 +41,8 @@ class Settings:
     """How often each VersionedConfig is looked at without an event."""
     kubelet_sync_seconds: float = 60.0
     """The kubelets' syncFrequency: how often they bring volumes up to date."""
+    kubelet_metrics: bool = False
+    """Ask the kubelets of nodes where a name was reused when they were started; needs the right to get nodes/metrics."""
     metrics_port: int = 8080
     """Prometheus metrics; 0 turns them off."""
     health_port: int = 8081

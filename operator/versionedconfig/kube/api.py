@@ -199,6 +199,7 @@ def path_of(collection: str, namespace: str, name: str = "", subresource: str = 
     return "/".join(part for part in (scope, plural, name, subresource) if part)
 
 
+_ENDPOINT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[0-9.]+):[0-9]{1,5}")
 _PLAIN_PATH = re.compile(r"(/[-._:a-zA-Z0-9]+)+")
 
 
@@ -549,6 +550,27 @@ class Api:
                     fresh = True
                     continue
                 raise await _refusal(response)
+
+    async def kubelet_metrics(self, endpoint: str) -> AsyncIterator[bytes]:
+        """The lines of a kubelet's /metrics, from the kubelet itself: through the API server it would need the right to
+        do anything there (nodes/proxy). Its certificate must be of the cluster's CA, since it gets our credentials.
+
+        Raises:
+            ApiError: it does not answer, or refuses.
+        """
+        if not _ENDPOINT.fullmatch(endpoint):
+            raise ValueError("not an address and a port")
+        with _connection_errors():
+            authentication = await self._authentication()
+            async with self._session.get(
+                f"https://{endpoint}/metrics", headers=authentication, timeout=_TIMEOUT, allow_redirects=False
+            ) as response:
+                self.on_request("get", "kubelet", response.status)
+                if response.status != 200:
+                    raise await _refusal(response)
+                async for lines in _lines(response.content):
+                    for line in lines:
+                        yield line
 
     async def _authentication(self) -> dict[str, str]:
         headers = dict(self._client.default_headers)

@@ -50,6 +50,11 @@ LOOK_SECONDS: Final = 10.0
 SETTLE_AFTER: Final = 300.0
 """What is older than that is not heard of any more."""
 
+KUBELET_SECONDS: Final = 10.0
+"""How often a kubelet is asked when it was started."""
+
+STARTED: Final = b"process_start_time_seconds "
+
 MOST_CASES: Final = 500
 MOST_NAMESPACES: Final = 50
 """Watched closely at a time; the others wait until it is their turn."""
@@ -148,6 +153,8 @@ class StalenessController:
         """When a pod left last that used what is there and immutable."""
         self._cuts: dict[str, Span] = {}
         self._restarts: dict[str, Span] = {}
+        self._mute: set[str] = set()
+        """Nodes whose kubelets do not answer; it was said."""
         self._close: dict[str, tuple[Mirror[ClosePod], asyncio.Task[Any]]] = {}
         """By namespace."""
         self._group: asyncio.TaskGroup | None = None
@@ -240,7 +247,42 @@ class StalenessController:
             self._group = group
             self._recall_all()
             group.create_task(self._suspect_all())
+            if self._settings.kubelet_metrics:
+                group.create_task(self._ask_kubelets())
             await self.queue.run(self.reconcile)
+
+    async def _ask_kubelets(self) -> None:
+        """Where a name was reused, and again and again: when the node's kubelet was started."""
+        while True:
+            nodes = {node.name for found in self._cases.values() for node in found.case.history().nodes}
+            await asyncio.gather(*(self._ask_kubelet(name) for name in nodes))
+            await asyncio.sleep(KUBELET_SECONDS)
+
+    async def _ask_kubelet(self, name: str) -> None:
+        node = self._view.node(name)
+        if node is None or not node.endpoint or not node.ready:
+            return
+        try:
+            async for line in self._api.kubelet_metrics(node.endpoint):
+                if line.startswith(STARTED):
+                    self._kubelet_started(name, float(line.split()[1]))
+                    return
+        except (ApiError, ValueError) as error:
+            status = error.status if isinstance(error, ApiError) else 0
+            if name not in self._mute:
+                self._mute.add(name)
+                logger.warning(
+                    "the kubelet cannot be asked",
+                    extra={"node": name, "status": status, "detail": str(error)},
+                )
+
+    def _kubelet_started(self, name: str, at: float) -> None:
+        self._mute.discard(name)
+        skew = self._timing.clock_skew
+        within = Span(at - skew, at + skew)
+        known = self._restarts.get(name)
+        if known is None or not known.earliest - 1 <= at <= known.latest + 1:
+            self.restarted(name, within)
 
     def _recall_all(self) -> None:
         now = self._now()

@@ -2,18 +2,23 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
 	"os"
 	"path/filepath"
 	"time"
 
 	"go.opentelemetry.io/otel/trace/noop"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	remote "k8s.io/cri-client/pkg"
+	"k8s.io/kubernetes/cmd/kubelet/app"
+	kubeletconfig "k8s.io/kubernetes/pkg/kubelet/apis/config"
 	cadvisortest "k8s.io/kubernetes/pkg/kubelet/cadvisor/testing"
 	"k8s.io/kubernetes/pkg/kubelet/cm"
+	"k8s.io/kubernetes/pkg/kubelet/server"
 	"k8s.io/kubernetes/pkg/kubemark"
 	"k8s.io/kubernetes/pkg/volume/util/hostutil"
 	"k8s.io/kubernetes/pkg/volume/util/subpath"
@@ -21,6 +26,7 @@ import (
 
 type node struct {
 	name, dir, socket, kubeconfig string
+	clientCA, certificate, key    string
 	port                          int
 	syncFrequency                 time.Duration
 }
@@ -74,13 +80,27 @@ func runKubelet(node node) error {
 			return err
 		}
 	}
-	kubelet.Address = "127.0.0.1"
+	// The address that its Node tells of is not loopback. So it asks who comes, as everywhere, and the API server
+	// whether they may.
+	kubelet.Authentication.Anonymous.Enabled = false
+	kubelet.Authentication.Webhook.Enabled = true
+	kubelet.Authentication.X509.ClientCAFile = node.clientCA
+	kubelet.Authorization.Mode = kubeletconfig.KubeletAuthorizationModeWebhook
+	auth, runAuth, err := app.BuildAuth(types.NodeName(node.name), client, *kubelet)
+	if err != nil {
+		return err
+	}
+	runAuth(ctx.Done())
 	kubelet.SyncFrequency.Duration = node.syncFrequency
 	kubelet.SerializeImagePulls = false
 	hollow := kubemark.NewHollowKubelet(flags, kubelet, client, heartbeats,
 		&cadvisortest.Fake{NodeName: node.name}, imageService, runtimeService, cm.NewStubContainerManager())
 	// Without one the kubelet makes the real one; kubemark's calls every container ready.
 	hollow.KubeletDeps.ProbeManager = nil
+	hollow.KubeletDeps.Auth = auth
+	hollow.KubeletDeps.TLSOptions = &server.TLSOptions{
+		CertFile: node.certificate, KeyFile: node.key, ClientCAFile: node.clientCA, MinVersion: tls.VersionTLS12,
+	}
 	// To kubemark's no path exists and none has a mode: then no container with a subPath can be made
 	// (kubelet_pods.go, makeMounts).
 	hollow.KubeletDeps.HostUtil = hostUtil{hostutil.NewHostUtil()}

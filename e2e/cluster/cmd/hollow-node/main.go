@@ -24,7 +24,10 @@ func main() {
 	flags.StringVar(&node.dir, "dir", "", "the node's folder: kubelet/ and env/ are made in it")
 	flags.StringVar(&node.socket, "socket", "", "unix socket of the CRI")
 	flags.StringVar(&node.kubeconfig, "kubeconfig", "", "of the kubelet")
-	flags.IntVar(&node.port, "port", 0, "where the kubelet listens, on loopback")
+	flags.IntVar(&node.port, "port", 0, "where the kubelet listens")
+	flags.StringVar(&node.clientCA, "client-ca", "", "file with the CA of the kubelet's clients")
+	flags.StringVar(&node.certificate, "certificate", "", "file with the kubelet's serving certificate")
+	flags.StringVar(&node.key, "key", "", "file with its key")
 	flags.DurationVar(&node.syncFrequency, "sync-frequency", 0, "how often the kubelet syncs each pod and so refreshes its volumes")
 	_ = flags.Parse(os.Args[2:])
 	switch os.Args[1] {
