@@ -486,7 +486,9 @@ class StalenessController:
                 self.queue.add_after(key, YOUNG_SECONDS - (now - found.begun))
             return
         new_pods = for_new_pods(history, now, self._timing)
-        wanted = report.status(key, history, verdicts, new_pods, found.since)
+        wanted = report.status(
+            key, history, verdicts, new_pods, found.since, kubelets_asked=self._settings.kubelet_metrics
+        )
         await self._write(key, stale, wanted, history, now)
         if history.live is not None and len(history.lives) > 1:
             await self._tell(key, history.live, wanted)

@@ -46,10 +46,28 @@ def affected(verdicts: Iterable[Verdict]) -> Counter[tuple[str, Kind]]:
     return Counter((one.node, one.kind) for one in verdicts if one.kind is not Kind.FRESH)
 
 
+UNASKED: Final = (
+    "Kubelets are not asked whether they restarted (component kubelet-metrics): one that did serves its volumes, and pods "
+    "that start there, what is live."
+)
+
+
 def status(
-    key: ConfigKey, history: History, verdicts: list[Verdict], new_pods: Mapping[str, Kind], since: float
+    key: ConfigKey,
+    history: History,
+    verdicts: list[Verdict],
+    new_pods: Mapping[str, Kind],
+    since: float,
+    *,
+    kubelets_asked: bool,
 ) -> dict[str, Any]:
-    """All of the status but the memory."""
+    """All of the status but the memory.
+
+    Args:
+        new_pods: what a pod that came now would be served, by node.
+        since: when it began, for people.
+        kubelets_asked: whether a restart of a kubelet would have been noticed.
+    """
     by_node: defaultdict[str, list[Verdict]] = defaultdict(list)
     for verdict in verdicts:
         by_node[verdict.node].append(verdict)
@@ -65,7 +83,8 @@ def status(
         "since": _time(since),
         "nodeCount": len({node for node, _ in counts}),
         "podCount": counts.total(),
-        "message": message(key, history, verdicts),
+        "message": " ".join([message(key, history, verdicts), *(() if kubelets_asked else (UNASKED,))]),
+        "confidence": "Certain" if kubelets_asked else "Likely",
         "cure": cure(key, history, whole),
         "lives": [_life(life) for life in history.lives],
         "nodes": [

@@ -1,0 +1,65 @@
+"""What is written down is what was known."""
+
+import random
+
+import msgspec
+
+from tests.staleness.kubelet import USAGES, World
+from versionedconfig.staleness import memory
+from versionedconfig.staleness.history import History, Life, Span, Timing
+from versionedconfig.staleness.judge import judge, settle
+from versionedconfig.staleness.memory import recall, remember
+
+
+def through(history: History, *, secret: bool = False) -> History:
+    document = msgspec.json.decode(msgspec.json.encode(remember(history, secret=secret)))
+    found = recall(document)
+    assert found is not None
+    return found
+
+
+def test_verdicts_are_the_same_afterwards() -> None:
+    compared = 0
+    for seed in range(60):
+        rng = random.Random(seed)
+        world = World(rng, Timing())
+        world.create("x", immutable=True)
+        for _ in range(6):
+            world.start_pod(rng.choice(USAGES), rng.choice(["n0", "n1"]))
+            world.pass_time(rng.uniform(20, 200))
+        world.delete()
+        world.pass_time(30)
+        world.create("y", immutable=rng.random() < 0.5)
+        world.pass_time(200)
+        assert world.case is not None
+        history = settle(world.case.history(), world.now, world.now, world.timing)
+        for secret in (False, True):
+            later = world.now + 100
+            again = {one.pod: one.kind for one in judge(through(history, secret=secret), later, world.timing)}
+            assert again == {one.pod: one.kind for one in judge(history, later, world.timing)}
+            compared += len(again)
+    assert compared > 100
+
+
+def test_of_a_secret_nothing_is_told_but_what_is_equal() -> None:
+    lives = [
+        Life(uid, Span(0, 1), digests=frozenset({digest}))
+        for uid, digest in (("A", "x"), ("B", "y"), ("C", "x"))
+    ]
+
+    again = through(History(tuple(lives)), secret=True).lives
+
+    assert again[0].digest == again[2].digest != again[1].digest
+    assert not {"x", "y"} & {one.digest for one in again}
+
+
+def test_what_is_no_history_is_none() -> None:
+    things: list[object] = [None, "x", {"lives": "x"}, {"lives": [{"uid": 1}]}, []]
+    for nonsense in things:
+        assert recall(nonsense) is None
+
+
+def test_what_is_too_long_is_not_kept() -> None:
+    lives = tuple(Life(f"uid-{i}", Span(0, 1)) for i in range(memory.MOST // 20))
+
+    assert remember(History(lives), secret=False) is None
