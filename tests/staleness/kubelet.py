@@ -448,7 +448,7 @@ class World:
                 immutable = Span(self.now - self.timing.watch_lag, self.now)
             else:
                 immutable = known.immutable
-        self._life = Life(thing.uid, created, immutable=immutable, digests=frozenset({thing.content}))
+        self._life = Life(thing.uid, created, immutable=immutable, digests=(thing.content,))
         if self.case is not None:
             self.case.born(self._life)
 

@@ -34,7 +34,7 @@ class Story:
     @staticmethod
     def life(uid: str, created: float, immutable: float | None, digest: str) -> Life:
         since = NOT_YET if immutable is None else about(immutable)
-        return Life(uid, about(created), immutable=since, digests=frozenset({digest} if digest else ()))
+        return Life(uid, about(created), immutable=since, digests=(digest,) if digest else ())
 
     def pod(self, name: str, usage: Usage, at: float, *, node: str = "n", starts: bool = True) -> "Story":
         """It is bound, and two seconds later it runs."""

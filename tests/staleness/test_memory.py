@@ -42,10 +42,7 @@ def test_verdicts_are_the_same_afterwards() -> None:
 
 
 def test_of_a_secret_nothing_is_told_but_what_is_equal() -> None:
-    lives = [
-        Life(uid, Span(0, 1), digests=frozenset({digest}))
-        for uid, digest in (("A", "x"), ("B", "y"), ("C", "x"))
-    ]
+    lives = [Life(uid, Span(0, 1), digests=(digest,)) for uid, digest in (("A", "x"), ("B", "y"), ("C", "x"))]
 
     again = through(History(tuple(lives)), secret=True).lives
 

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -124,6 +124,8 @@ class _Open:
     """It was remembered; what is known of it is of that time."""
     trial: bool = False
     """It is not known yet whether there is anything to tell."""
+    told: str = ""
+    """In an Event, last."""
     affected: Mapping[tuple[str, Kind], int] = field(default_factory=dict)
     """Pods that do not certainly read what is live, by node and verdict."""
 
@@ -182,13 +184,17 @@ class StalenessController:
         if found is not None:
             found.case.died(life.uid, within)
             self.queue.add_after(life.key, GATHER_SECONDS)
-        elif self._group is not None:
+        elif self._group is not None and not self._view.terminating(life.namespace):
             dead, left = self._life(life, ended=within), self._left.pop(life.key, EVER)
             if self._view.holders.pods(life.key) or left > self._now() - self._recent:
                 self._open(life.key, dead, left)
             else:
-                self._deaths[life.key] = (dead, left)
-                asyncio.get_running_loop().call_later(self._recent, self._deaths.pop, life.key, None)
+                death = self._deaths[life.key] = (dead, left)
+                asyncio.get_running_loop().call_later(self._recent, self._forget, life.key, death)
+
+    def _forget(self, key: ConfigKey, death: tuple[Life, float]) -> None:
+        if self._deaths.get(key) is death:
+            del self._deaths[key]
 
     def pods_counted(self, key: ConfigKey) -> None:
         """A pod that uses the key came or went."""
@@ -362,11 +368,14 @@ class StalenessController:
             case.died(live.uid, within)
         if life is not None:
             born = self._life(life)
+            if live is not None and life.uid == live.uid and key.kind == "Secret":
+                # Fingerprints of another process mean nothing here; an immutable one is what it was in any case.
+                born = replace(born, digests=live.digests)
             if live is None or life.uid != live.uid:
                 created = Span(
                     max(born.created.earliest, within.earliest), max(born.created.latest, within.earliest)
                 )
-                born = Life(born.uid, created, NOT_YET, born.immutable, born.digests)
+                born = replace(born, created=created)
             case.born(born)
 
     def _open(self, key: ConfigKey, dead: Life, left: float) -> None:
@@ -422,14 +431,26 @@ class StalenessController:
                 continue
             if new is not None:
                 found.case.seen(pod.sight, usage, now, listed=mirror.unheard_since is not None)
+            elif (since := self._unheard(mirror, now)) is not None:
+                found.case.lost(pod.sight, since, now)
             else:
                 found.case.gone(pod.sight, now)
             self.queue.add_after(key, GATHER_SECONDS)
 
+    def _unheard(self, mirror: Mirror[Any], now: float) -> float | None:
+        """While a list is taken over: since when nothing had been heard of the kind."""
+        if mirror.unheard_since is None:
+            return None
+        return now - (time.monotonic() - mirror.unheard_since) - self._timing.watch_lag
+
     def _pods_listed(self, namespace: str) -> None:
         now = self._now()
-        for key in self._cases:
+        mirror = self._close[namespace][0]
+        since = self._unheard(mirror, now)
+        for key, found in self._cases.items():
             if key.namespace == namespace:
+                if mirror.counters.lists > 1 and since is not None:
+                    found.case.missed(since, now)
                 self._complete(key, now)
                 self.queue.add_after(key, GATHER_SECONDS)
 
@@ -490,23 +511,26 @@ class StalenessController:
             key, history, verdicts, new_pods, found.since, kubelets_asked=self._settings.kubelet_metrics
         )
         await self._write(key, stale, wanted, history, now)
-        if history.live is not None and len(history.lives) > 1:
+        if history.live is not None and len(history.lives) > 1 and found.told != wanted["message"]:
             await self._tell(key, history.live, wanted)
+            found.told = wanted["message"]
 
     def _let_go(self, case: Case, now: float) -> None:
-        """Nodes that were seen alive long enough after a pod was taken from them."""
+        """Nodes that were seen alive long enough after a pod was taken from them, or that are gone."""
         for node in case.history().nodes:
             kept = self._view.node(node.name)
             for use in node.uses:
                 long_ago = now - use.released.earliest > ALIVE_AFTER.total_seconds()
-                if use.taken and use.released.latest > now and long_ago and kept is not None and kept.ready:
+                # A node that is gone comes back as another one.
+                if use.taken and use.released.latest > now and long_ago and (kept is None or kept.ready):
                     case.let_go(node.name, now)
 
     async def _close_case(self, key: ConfigKey, stale: StaleConfig | None) -> None:
         found = self._cases.pop(key)
         if not any(other.namespace == key.namespace for other in self._cases):
-            _, task = self._close.pop(key.namespace)
-            task.cancel()
+            _, task = self._close.pop(key.namespace, (None, None))
+            if task is not None:
+                task.cancel()
         if stale is not None and not self._settings.observe:
             await self._delete(stale)
         if not found.trial:
@@ -581,8 +605,8 @@ class StalenessController:
         """When something happened that we heard of now."""
         mirror = self._view.config_maps if life.key.kind == "ConfigMap" else self._view.secrets
         now = self._now()
-        gap = time.monotonic() - mirror.unheard_since if mirror.unheard_since is not None else 0.0
-        return Span(now - gap - self._timing.watch_lag, now)
+        since = self._unheard(mirror, now)
+        return Span(since if since is not None else now - self._timing.watch_lag, now)
 
     def _life(self, new: Incarnation, ended: Span = NOT_YET) -> Life:
         now, skew = self._now(), self._timing.clock_skew
@@ -598,4 +622,4 @@ class StalenessController:
             if new.immutable_since == new.created:
                 immutable = created
         digest = new.fingerprint.hex()
-        return Life(new.uid, created, ended, immutable, frozenset({digest}))
+        return Life(new.uid, created, ended, immutable, (digest,))

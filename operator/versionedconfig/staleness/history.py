@@ -68,13 +68,13 @@ class Life:
     ended: Span = NOT_YET
     immutable: Span = NOT_YET
     """When it became so; some objects are created so."""
-    digests: frozenset[str] = frozenset()
-    """Of every content that it had, as far as known; empty where none is."""
+    digests: tuple[str, ...] = ()
+    """Of every content that it had, as far as known, the last one last; empty where none is."""
 
     @property
     def digest(self) -> str:
-        """Of its only content; empty where there were several, or none is known."""
-        return next(iter(self.digests)) if len(self.digests) == 1 else ""
+        """Of the content that it has now, or had last; empty where that is not known."""
+        return self.digests[-1] if self.digests else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,7 @@ def remember(history: History, *, secret: bool) -> dict[str, Any] | None:
         labels: dict[str, str] = {}
         lives = tuple(
             dataclasses.replace(
-                life,
-                digests=frozenset(
-                    labels.setdefault(one, f"content {len(labels)}") for one in sorted(life.digests)
-                ),
+                life, digests=tuple(labels.setdefault(one, f"content {len(labels)}") for one in life.digests)
             )
             for life in history.lives
         )
@@ -49,8 +46,6 @@ def _plain(value: object) -> Any:
         }
     if isinstance(value, Mapping):
         return {key: _plain(content) for key, content in value.items()}
-    if isinstance(value, frozenset):
-        return sorted(value)
     if isinstance(value, tuple):
         return [_plain(one) for one in value]
     if isinstance(value, float):

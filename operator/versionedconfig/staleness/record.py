@@ -117,11 +117,14 @@ class Case:
         """A new incarnation, or another state of the live one."""
         if self._lives and self._lives[-1].uid == life.uid:
             known = self._lives[-1]
+            fixed = known.immutable != NOT_YET
             life = replace(
                 life,
                 created=known.created,
-                immutable=known.immutable if known.immutable != NOT_YET else life.immutable,
-                digests=known.digests | life.digests if known.immutable == NOT_YET else known.digests,
+                immutable=known.immutable if fixed else life.immutable,
+                digests=known.digests
+                if life.digest == known.digest or fixed
+                else (*known.digests, *life.digests),
             )
             self._lives[-1] = life
         else:
@@ -199,6 +202,12 @@ class Case:
             for uid, use in uses.items():
                 if uid not in present and not use.taken and use.released.latest > at:
                     uses[uid] = replace(use, released=Span(min(since, use.released.earliest), at))
+
+    def lost(self, sight: Sight, since: float, at: float) -> None:
+        """A pod is gone, and nobody saw how, at some time between."""
+        if (use := self._uses.get(sight.node, {}).get(sight.uid)) is not None and use.released.latest > at:
+            released = Span(min(since, use.released.earliest), at)
+            self._uses[sight.node][sight.uid] = replace(use, released=released)
 
     def missed(self, since: float, at: float) -> None:
         """Nobody looked from then to then."""
