@@ -245,6 +245,30 @@ def test_damage_from_before_the_operator_came(
     assert (told["nodeCount"], told["podCount"]) == (2, 5)
 
 
+def test_damage_of_which_no_pod_is_left_from_before(
+    cluster: Cluster, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str, operator: Operator
+) -> None:
+    """All pods are younger than the object that they do not read: the rollout let old and new ones meet."""
+    operator.stop()
+    kubectl.create(namespace, config_map(), deployment(replicas=7))
+    wait_for_rollout(kubectl, namespace)
+    kubectl.strip(namespace, "configmap/app-cfg")
+    kubectl("delete", "-n", namespace, "configmap/app-cfg")
+    kubectl.create(namespace, config_map(data={"MODE": "green"}))
+    kubectl("rollout", "restart", "-n", namespace, "deployment/web")
+    wait_for_rollout(kubectl, namespace)
+    readings = pods_read(cluster, api, namespace)
+    old = {one.pod for one in readings if one.mode() == {"blue"}}
+    assert old
+
+    operator.start()
+
+    def called_stale() -> set[str]:
+        return {name for name, verdict in verdicts(stale(api, namespace)).items() if verdict == "Stale"}
+
+    wait_until(lambda: called_stale() == old, 10, "exactly these pods are named")
+
+
 def test_a_kubelet_that_restarts(
     cluster: Cluster, kubectl: Kubectl, api: pykube.HTTPClient, namespace: str, operator: Operator
 ) -> None:

@@ -461,11 +461,11 @@ class World:
             if node.cut is not None:
                 self.case.cut_off(node.name, node.cut)
         for sight in self._mirror.values():
-            self.case.seen(sight, self._usages[sight.uid], self.now, listed=True)
+            self.case.seen(sight, self._usages[sight.uid], self.now, since=EVER)
         for at, sight, gone in self._departed:
             if at > self.now - self.timing.release - 10 or (gone and not sight.finished):
                 if sight.uid not in self._mirror:
-                    self.case.seen(sight, self._usages[sight.uid], at, listed=True)
+                    self.case.seen(sight, self._usages[sight.uid], at, since=EVER)
                 if gone:
                     self.case.gone(sight, at)
 

@@ -20,7 +20,7 @@ from versionedconfig.kube.api import Api, ApiError, path_of
 from versionedconfig.kube.mirror import Mirror, Resource
 from versionedconfig.kube.queue import WorkQueue
 from versionedconfig.kube.writes import Regarding, upsert_event
-from versionedconfig.model import API_VERSION, GROUP, ConfigKey, Incarnation, Node, ObjectKey
+from versionedconfig.model import API_VERSION, GROUP, ConfigKey, Incarnation, Node, ObjectKey, timestamp
 from versionedconfig.observability.metrics import Metrics
 from versionedconfig.protection.quarantine import ALIVE_AFTER
 from versionedconfig.references.index import Keys
@@ -29,7 +29,7 @@ from versionedconfig.staleness import report
 from versionedconfig.staleness.history import EVER, NEVER, NOT_YET, History, Life, Span, Timing
 from versionedconfig.staleness.judge import Kind, for_new_pods, judge, over, settle
 from versionedconfig.staleness.memory import recall, remember
-from versionedconfig.staleness.past import look_back
+from versionedconfig.staleness.past import Past, look_back
 from versionedconfig.staleness.pods import CloseItem, ClosePod, close_pod, seconds
 from versionedconfig.staleness.record import Case
 from versionedconfig.view import View
@@ -54,6 +54,9 @@ KUBELET_SECONDS: Final = 10.0
 """How often a kubelet is asked when it was started."""
 
 STARTED: Final = b"process_start_time_seconds "
+
+RECENT_SECONDS: Final = 600.0
+"""What is older is compacted: at the latest when the second of two compactions is through."""
 
 MOST_CASES: Final = 500
 MOST_NAMESPACES: Final = 50
@@ -310,7 +313,9 @@ class StalenessController:
             self._begin(key, _Open(case, since, now, now, restored=written))
 
     async def _suspect_all(self) -> None:
-        """What today's objects alone can tell: a pod that is older than an object that it uses may have had an earlier one."""
+        """What today's objects alone can tell: a pod that is older than an object that it uses may have had an earlier one. And
+        an object so young that the API server still knows whether it had a predecessor."""
+        recent = timestamp(datetime.fromtimestamp(self._now() - RECENT_SECONDS, UTC))
         suspects: dict[ConfigKey, None] = {}
         for number, pod in enumerate(list(self._view.pods.objects.values())):
             if number % 1000 == 0:
@@ -319,7 +324,7 @@ class StalenessController:
                 continue
             for key in pod.keys:
                 life = self._view.incarnation(key)
-                if life is None or pod.created < life.created:
+                if life is None or pod.created < life.created or (life.created > recent and not life.owner):
                     suspects[key] = None
         for key in suspects:
             if key not in self._cases and not self._view.terminating(key.namespace):
@@ -345,21 +350,36 @@ class StalenessController:
         else:
             began = [one.at for pod in past.pods for one in pod.sight.starts]
             # Who came later came when it was gone, however the timestamps overlap.
-            came = [pod.sight.scheduled for pod in past.later if pod.usage(key.kind, key.name) is not None]
+            known = {pod.uid for pod in past.pods}
+            later = (pod for pods in past.since for pod in pods if pod.uid not in known)
+            came = [pod.sight.scheduled for pod in later if pod.usage(key.kind, key.name) is not None]
             first = min(came, default=NEVER) - self._timing.clock_skew - self._timing.cache_lag - 0.001
             earliest = min(max(began, default=EVER), gone_by)
             ended = Span(earliest, max(earliest, min(gone_by, first)))
             case = Case([self._life(past.life, ended)], now, self._timing)
-            # All that they had begun by then, they had begun before there was another object.
-            seen = born.created.earliest if born is not None else now
-            for pod in past.pods:
-                if (usage := pod.usage(key.kind, key.name)) is not None:
-                    case.seen(pod.sight, usage, seen, listed=True)
+            self._replay(case, key, past, born.created.earliest if born is not None else now, now)
         if born is not None:
             case.born(born)
-        restored = ended.earliest if past is not None else None
-        begun = now - YOUNG_SECONDS
-        self._begin(key, _Open(case, gone_by, begun, now, restored=restored, trial=True))
+        self._begin(key, _Open(case, gone_by, now - YOUNG_SECONDS, now, trial=True))
+
+    def _replay(self, case: Case, key: ConfigKey, past: Past, at: float, now: float) -> None:
+        """Tell the case of the pods, from the moment before the object vanished until now.
+
+        Args:
+            at: all that they had begun in that moment, they had begun by then: there was no other object yet.
+        """
+        before: tuple[ClosePod, ...] = ()
+        since = EVER
+        for pods in (past.pods, *past.since):
+            present = {pod.uid for pod in pods}
+            for pod in before:
+                if pod.uid not in present:
+                    # It was still there when all that were set up were.
+                    case.lost(pod.sight, since, at)
+            for pod in pods:
+                if (usage := pod.usage(key.kind, key.name)) is not None:
+                    case.seen(pod.sight, usage, at, since=since)
+            before, since, at = pods, max(since, case.set_up), now
 
     def _catch_up(self, case: Case, history: History, key: ConfigKey, within: Span) -> None:
         """What became of the key's lives while nobody looked."""
@@ -400,7 +420,7 @@ class StalenessController:
             now = self._now()
             for pod in watch[0].objects.values():
                 if (usage := pod.usage(key.kind, key.name)) is not None:
-                    found.case.seen(pod.sight, usage, now, listed=True)
+                    found.case.seen(pod.sight, usage, now, since=EVER)
             self._complete(key, now)
         self.queue.add_after(key, GATHER_SECONDS)
 
@@ -430,7 +450,8 @@ class StalenessController:
             if (found := self._cases.get(key)) is None:
                 continue
             if new is not None:
-                found.case.seen(pod.sight, usage, now, listed=mirror.unheard_since is not None)
+                first = mirror.counters.lists == 0
+                found.case.seen(pod.sight, usage, now, since=EVER if first else self._unheard(mirror, now))
             elif (since := self._unheard(mirror, now)) is not None:
                 found.case.lost(pod.sight, since, now)
             else:

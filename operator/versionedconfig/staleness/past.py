@@ -18,6 +18,11 @@ FAR: Final = 2**22
 """Revisions that are looked through, at most: more writes than a cluster sees between two compactions."""
 
 
+MOMENTS: Final = 16
+MOST: Final = 60
+"""Lists of pods since then, at most, evenly spread and when a pod that is there now was written last."""
+
+
 @dataclass(frozen=True, slots=True)
 class Past:
     """Just before an object vanished."""
@@ -25,8 +30,8 @@ class Past:
     life: Incarnation
     pods: tuple[ClosePod, ...]
     """Of its namespace."""
-    later: tuple[ClosePod, ...]
-    """Those that came since, as far as they are still there."""
+    since: tuple[tuple[ClosePod, ...], ...]
+    """The same at some moments since, in order; the last one is now."""
 
 
 async def look_back(api: Api, key: ConfigKey, live_uid: str) -> Past | None:
@@ -75,10 +80,14 @@ async def look_back(api: Api, key: ConfigKey, live_uid: str) -> Past | None:
         raise
     if life is None:
         return None
-    pods = await _pods(api, key.namespace, str(before))
-    known = {pod.uid for pod in pods}
-    later = tuple(pod for pod in await _pods(api, key.namespace, "") if pod.uid not in known)
-    return Past(life, pods, later)
+    pods = await _pods(api, key.namespace, before)
+    present = await _pods(api, key.namespace, 0)
+    # A pod's last version is mostly that in which it was ready, and those that it replaced were still there.
+    using = {int(pod.resource_version) for pod in present if pod.usage(key.kind, key.name) is not None}
+    spread = {before + (newest - before) * i // MOMENTS for i in range(1, MOMENTS)}
+    moments = sorted(version for version in (*sorted(using)[:MOST], *spread) if before < version <= newest)
+    since = [await _pods(api, key.namespace, version) for version in dict.fromkeys(moments)]
+    return Past(life, pods, (*since, present))
 
 
 async def _first(holds: Callable[[int], Awaitable[bool]], low: int, high: int) -> int:
@@ -95,7 +104,7 @@ async def _first(holds: Callable[[int], Awaitable[bool]], low: int, high: int) -
     return high
 
 
-async def _pods(api: Api, namespace: str, version: str) -> tuple[ClosePod, ...]:
+async def _pods(api: Api, namespace: str, version: int) -> tuple[ClosePod, ...]:
     path = path_of("/api/v1/pods", namespace)
-    pages = api.list_pages(path, item=CloseItem, limit=250, resource_version=version)
+    pages = api.list_pages(path, item=CloseItem, limit=250, resource_version=str(version or ""))
     return tuple([close_pod(item) async for page in pages for item in page.items])

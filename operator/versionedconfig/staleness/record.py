@@ -135,20 +135,21 @@ class Case:
         if self._lives and self._lives[-1].uid == uid and self._lives[-1].ended == NOT_YET:
             self._lives[-1] = replace(self._lives[-1], ended=within)
 
-    def seen(self, sight: Sight, usage: Usage, at: float, *, listed: bool = False) -> None:
+    def seen(self, sight: Sight, usage: Usage, at: float, *, since: float | None = None) -> None:
         """A pod came or changed.
 
         Args:
             at: when that was heard.
-            listed: as part of a list: it may have been so for long.
+            since: what is new of it happened then at the earliest, as in a list, where nothing was heard for a while (EVER:
+                it may always have been so). None: it was heard when it happened.
         """
         if not sight.node:
             return
         uses = self._uses.setdefault(sight.node, {})
         before = uses.get(sight.uid)
         if before is None:
-            bound = self._stamped(sight.scheduled, at, listed)
-            for uid, other in uses.items() if not listed else ():
+            bound = self._stamped(sight.scheduled, at, since is not None)
+            for uid, other in uses.items() if since is None else ():
                 # Pods come in the order in which they changed: whoever had left was let go of before this one came. So
                 # there was a moment with neither, however the timestamps overlap.
                 if other.left and bound.earliest <= other.released.latest:
@@ -164,7 +165,7 @@ class Case:
                 required=usage.required,
                 fragile=usage.fragile,
             )
-        uses[sight.uid] = self._updated(before, sight, usage, at, listed)
+        uses[sight.uid] = self._updated(before, sight, usage, at, since)
 
     def gone(self, sight: Sight, at: float) -> None:
         """A pod left the API; its last state."""
@@ -203,6 +204,12 @@ class Case:
                 if uid not in present and not use.taken and use.released.latest > at:
                     uses[uid] = replace(use, released=Span(min(since, use.released.earliest), at))
 
+    @property
+    def set_up(self) -> float:
+        """By when all pods that were seen to run were set up; EVER for none."""
+        found = (use.set_up for uses in self._uses.values() for use in uses.values())
+        return max((one for one in found if one < NEVER), default=EVER)
+
     def lost(self, sight: Sight, since: float, at: float) -> None:
         """A pod is gone, and nobody saw how, at some time between."""
         if (use := self._uses.get(sight.node, {}).get(sight.uid)) is not None and use.released.latest > at:
@@ -213,7 +220,7 @@ class Case:
         """Nobody looked from then to then."""
         self._unseen.append(Span(since, at))
 
-    def _updated(self, use: Use, sight: Sight, usage: Usage, at: float, listed: bool) -> Use:
+    def _updated(self, use: Use, sight: Sight, usage: Usage, at: float, since: float | None) -> Use:
         set_up = use.set_up
         starts = {one.container: one for one in sight.starts}
         for stamp in (sight.set_up, *(one.at for one in sight.starts)):
@@ -231,15 +238,14 @@ class Case:
             for consumer in usage.consumers
         )
         ending, released, outlived = use.ending, use.released, use.outlived
+        reported = Span(since, at) if since is not None else self._reported(sight.node, at)
         if ending == NOT_YET and (sight.ending or sight.finished):
-            ending = Span(EVER, at) if listed else self._heard(at)
-            if not sight.ending:
-                ending = self._reported(sight.node, at)
-            elif not listed:
+            ending = self._heard(at) if sight.ending and since is None else reported
+            if sight.ending and since is None:
                 others = (other.set_up for other in self._uses[sight.node].values() if other.pod != use.pod)
                 outlived = max((one for one in others if one <= at), default=EVER)
         if released == NOT_YET and sight.finished:
-            earliest = max(self._reported(sight.node, at).earliest, outlived)
+            earliest = max(reported.earliest, outlived)
             if sight.ending:
                 earliest = max(earliest, ending.earliest)
             released = Span(earliest, at + self._timing.release)
