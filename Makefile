@@ -23,7 +23,7 @@ $(READY): requirements-dev.lock pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(READY)
 
-demo: $(READY) ## The fault, the protection and a VersionedConfig on a real cluster (KEEP=1 leaves it up)
+demo: $(READY) ## The fault and whom it hits, the protection and a VersionedConfig on a real cluster (KEEP=1 leaves it up)
 	@$(BIN)/python -m e2e.demo $(if $(KEEP),--keep)
 
 test: check e2e ## All that must hold: check, then the end-to-end scenarios

@@ -1,4 +1,4 @@
-"""`make demo`: the fault, the protection and a VersionedConfig on a real cluster, told step by step.
+"""`make demo`: the fault and who is hit by it, the protection and a VersionedConfig on a real cluster, told step by step.
 
 Every statement that is printed with a mark was checked a moment before; the first one that does not hold ends the
 demonstration with exit code 1. Nothing is left behind, however it ends, unless --keep is given.
@@ -130,8 +130,8 @@ def put_to_use(story: Story, content: str) -> None:
     story.roll_out()
 
 
-def fault(story: Story) -> None:
-    """Without the operator: old content under a new object."""
+def fault(story: Story) -> set[str]:
+    """Without the operator: old content under a new object. The pods that read it."""
     story.title("(a) What goes wrong without the operator")
     put_to_use(story, "old")
     story.say(
@@ -150,6 +150,25 @@ def fault(story: Story) -> None:
     story.holds(f"and yet the pods on {len(stale)} of {len(nodes)} nodes read: old", bool(stale))
     told = [event for event in harness.fetch_all(story.api, pykube.Event, story.namespace) if _about(event)]
     story.holds("no Event says a word about testcm", not told)
+    return {reading.pod for reading in found if reading.mode() == {"old"}}
+
+
+def found_afterwards(story: Story, old: set[str]) -> None:
+    """The operator came after the damage."""
+    story.say("It came when all that had happened already. What does it say of it?")
+    with story.console.status("the operator looks back …"):
+        wait_until(lambda: _called_stale(story), 15, "a StaleConfig")
+    story.run("get", "stalecfg")
+    story.holds(
+        f"it names the {len(old)} pods that read the old content, and no other", _called_stale(story) == old
+    )
+
+
+def _called_stale(story: Story) -> set[str]:
+    kind = pykube.object_factory(story.api, "versionedconfig.io/v1alpha1", "StaleConfig")
+    found = harness.fetch(story.api, kind, story.namespace, "configmap-testcm") or {}
+    nodes = found.get("status", {}).get("nodes", [])
+    return {pod["name"] for node in nodes for pod in node["pods"] if pod["verdict"] == "Stale"}
 
 
 def _younger(story: Story, name: str) -> bool:
@@ -337,7 +356,8 @@ def tell(console: Console, cluster: LocalCluster, folder: Path, *, keep: bool) -
         api = harness.connect(cluster, folder)
         ending.callback(api.session.close)
 
-        fault(Story(console, cluster, api, "fault"))
+        damaged = Story(console, cluster, api, "fault")
+        old = fault(damaged)
 
         kubectl = Kubectl(cluster.kubectl, cluster.kubeconfig)
         with console.status("installing and starting the operator …"):
@@ -352,6 +372,7 @@ def tell(console: Console, cluster: LocalCluster, folder: Path, *, keep: bool) -
             "\nThe operator runs now, as its own ServiceAccount with the roles of manifests/base.\n"
         )
 
+        found_afterwards(damaged, old)
         protection(Story(console, cluster, api, "protection"))
         versions(Story(console, cluster, api, "versions"))
         if complaints := operator.complaints():
