@@ -224,9 +224,10 @@ class StalenessController:
         elif new.ready and cut is not None and cut.latest == NEVER:
             self._cut(new.name, Span(cut.earliest, now))
         if old is not None and (old.boot_id, old.kubelet_version) != (new.boot_id, new.kubelet_version):
-            self.restarted(
-                new.name, Span(self._cuts.get(new.name, Span(now - SETTLE_AFTER, now)).earliest, now)
-            )
+            # A node that starts anew was not heard of before; if it was quick, it told in the last minutes how it was
+            # (kubelet nodeStatusReportFrequency).
+            recent = cut is not None and cut.latest > now - SETTLE_AFTER
+            self.restarted(new.name, Span(cut.earliest if cut and recent else now - SETTLE_AFTER, now))
 
     def restarted(self, node: str, within: Span) -> None:
         """The node's kubelet did."""
@@ -287,7 +288,8 @@ class StalenessController:
 
     def _kubelet_started(self, name: str, at: float) -> None:
         self._mute.discard(name)
-        skew = self._timing.clock_skew
+        # It is counted in whole seconds from the node's boot.
+        skew = self._timing.clock_skew + 1
         within = Span(at - skew, at + skew)
         known = self._restarts.get(name)
         if known is None or not known.earliest - 1 <= at <= known.latest + 1:
