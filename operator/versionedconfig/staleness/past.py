@@ -36,7 +36,7 @@ class Past:
 
 async def look_back(api: Api, key: ConfigKey, live_uid: str) -> Past | None:
     """The object that had the key before the live one (an empty uid: there is none now); None if that is not known any
-    more.
+    more. One that was there for fewer versions than the name was free may be passed over.
 
     Raises:
         ApiError: something else is wrong.
