@@ -1,10 +1,11 @@
 """What is written down is what was known."""
 
+import base64
 import random
-
-import msgspec
+import zlib
 
 from tests.staleness.kubelet import USAGES, World
+from tests.staleness.test_judge import BOTH, NOW, TIMING, Story
 from versionedconfig.staleness import memory
 from versionedconfig.staleness.history import History, Life, Span, Timing
 from versionedconfig.staleness.judge import judge, settle
@@ -12,8 +13,7 @@ from versionedconfig.staleness.memory import recall, remember
 
 
 def through(history: History, *, secret: bool = False) -> History:
-    document = msgspec.json.decode(msgspec.json.encode(remember(history, secret=secret)))
-    found = recall(document)
+    found = recall(remember(history, secret=secret))
     assert found is not None
     return found
 
@@ -51,12 +51,23 @@ def test_of_a_secret_nothing_is_told_but_what_is_equal() -> None:
 
 
 def test_what_is_no_history_is_none() -> None:
-    things: list[object] = [None, "x", {"lives": "x"}, {"lives": [{"uid": 1}]}, []]
+    bomb = base64.b64encode(zlib.compress(b"[" * 10_000_000)).decode()
+    things: list[object] = [None, "x", "", {"lives": "x"}, base64.b64encode(b"x").decode(), bomb]
     for nonsense in things:
         assert recall(nonsense) is None
 
 
+def test_pods_are_much_alike() -> None:
+    story = Story()
+    for i in range(2000):
+        story.pod(f"web-{i:x}-{i * 7919 % 65536:x}", BOTH, 100 + i / 10, node=f"node-{i % 200}")
+    history = settle(story.deleted().created().case.history(), NOW - 300, NOW, TIMING)
+
+    assert len(remember(history, secret=False) or "") < 100_000
+
+
 def test_what_is_too_long_is_not_kept() -> None:
-    lives = tuple(Life(f"uid-{i}", Span(0, 1)) for i in range(memory.MOST // 20))
+    rng = random.Random(0)
+    lives = tuple(Life(rng.randbytes(1000).hex(), Span(0, 1)) for _ in range(memory.MOST // 1000))
 
     assert remember(History(lives), secret=False) is None

@@ -6,7 +6,7 @@ from tests.staleness.test_judge import BOTH, ENV, NOW, TIMING, Story
 from versionedconfig.model import ConfigKey
 from versionedconfig.staleness import report
 from versionedconfig.staleness.history import Why
-from versionedconfig.staleness.judge import Kind, for_new_pods, judge
+from versionedconfig.staleness.judge import Kind, judge, judge_node
 
 KEY = ConfigKey("ConfigMap", "shop", "app")
 
@@ -14,7 +14,9 @@ KEY = ConfigKey("ConfigMap", "shop", "app")
 def status(story: Story, *, kubelets_asked: bool = True) -> dict[str, object]:
     history = story.case.history()
     verdicts = judge(history, NOW, TIMING)
-    new_pods = for_new_pods(history, NOW, TIMING)
+    new_pods = {
+        node.name: kind for node in history.nodes if (kind := judge_node(history, node, NOW, TIMING).new_pods)
+    }
     return report.status(KEY, history, verdicts, new_pods, 1000, kubelets_asked=kubelets_asked)
 
 

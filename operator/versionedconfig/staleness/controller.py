@@ -27,7 +27,7 @@ from versionedconfig.references.index import Keys
 from versionedconfig.settings import Settings
 from versionedconfig.staleness import report
 from versionedconfig.staleness.history import EVER, NEVER, NOT_YET, History, Life, Span, Timing
-from versionedconfig.staleness.judge import Kind, for_new_pods, judge, over, settle
+from versionedconfig.staleness.judge import Kind, Verdict, heard_of, judge_node, settle
 from versionedconfig.staleness.memory import recall, remember
 from versionedconfig.staleness.past import Past, look_back
 from versionedconfig.staleness.pods import CloseItem, ClosePod, close_pod, seconds
@@ -49,6 +49,9 @@ LOOK_SECONDS: Final = 10.0
 
 SETTLE_AFTER: Final = 300.0
 """What is older than that is not heard of any more."""
+
+NODES_AT_ONCE: Final = 8
+"""Judged without giving way."""
 
 KUBELET_SECONDS: Final = 10.0
 """How often a kubelet is asked when it was started."""
@@ -129,6 +132,8 @@ class _Open:
     """It is not known yet whether there is anything to tell."""
     told: str = ""
     """In an Event, last."""
+    seconds: float = 0.0
+    """How long it took to judge it."""
     affected: Mapping[tuple[str, Kind], int] = field(default_factory=dict)
     """Pods that do not certainly read what is live, by node and verdict."""
 
@@ -158,6 +163,8 @@ class StalenessController:
         """When a pod left last that used what is there and immutable."""
         self._cuts: dict[str, Span] = {}
         self._restarts: dict[str, Span] = {}
+        self._lost: list[ConfigKey] = []
+        """Keys whose StaleConfigs tell of them, but not what is needed to go on."""
         self._mute: set[str] = set()
         """Nodes whose kubelets do not answer; it was said."""
         self._close: dict[str, tuple[Mirror[ClosePod], asyncio.Task[Any]]] = {}
@@ -181,12 +188,12 @@ class StalenessController:
                 found.case.born(self._life(new))
                 if old is None:
                     self._metrics.reused(life.key.kind)
-                self.queue.add_after(life.key, GATHER_SECONDS)
+                self._soon(life.key)
             return
         within = self._heard(life)
         if found is not None:
             found.case.died(life.uid, within)
-            self.queue.add_after(life.key, GATHER_SECONDS)
+            self._soon(life.key)
         elif self._group is not None and not self._view.terminating(life.namespace):
             dead, left = self._life(life, ended=within), self._left.pop(life.key, EVER)
             if self._view.holders.pods(life.key) or left > self._now() - self._recent:
@@ -234,13 +241,18 @@ class StalenessController:
         self._restarts[node] = within
         for key, found in self._cases.items():
             found.case.restarted(node, within)
-            self.queue.add_after(key, GATHER_SECONDS)
+            self._soon(key)
 
     def _cut(self, node: str, within: Span) -> None:
         self._cuts[node] = within
         for key, found in self._cases.items():
             found.case.cut_off(node, within)
-            self.queue.add_after(key, GATHER_SECONDS)
+            self._soon(key)
+
+    def _soon(self, key: ConfigKey) -> None:
+        # A large case must not keep the loop busy all the time.
+        found = self._cases.get(key)
+        self.queue.add_after(key, max(GATHER_SECONDS, 20 * found.seconds if found is not None else 0))
 
     def affected(self) -> Iterator[tuple[ConfigKey, str, Kind, int]]:
         """Pods that do not certainly read what is live: their number by key, node and verdict."""
@@ -303,9 +315,12 @@ class StalenessController:
             memory = status.get("memory")
             written = memory.get("at") if isinstance(memory, dict) else None
             history = recall(memory.get("history")) if isinstance(memory, dict) else None
-            if history is None or not isinstance(written, int | float) or stale.name != name_of(key):
-                logger.warning("not readable", extra={"stale_config": f"{stale.namespace}/{stale.name}"})
-                self.queue.add(key)
+            if stale.name != name_of(key):
+                continue  # somebody else's: it is not ours to say what it should be
+            if history is None or not isinstance(written, int | float):
+                # What today's objects tell is less, and not nothing.
+                logger.warning("what was known is lost", extra={"config": str(key)})
+                self._lost.append(key)
                 continue
             case = Case((), EVER, self._timing)
             case.replace(history)
@@ -328,7 +343,7 @@ class StalenessController:
                 life = self._view.incarnation(key)
                 if life is None or pod.created < life.created or (life.created > recent and not life.owner):
                     suspects[key] = None
-        for key in suspects:
+        for key in (*self._lost, *suspects):
             if key not in self._cases and not self._view.terminating(key.namespace):
                 try:
                     await self._try_case(key)
@@ -362,7 +377,8 @@ class StalenessController:
             self._replay(case, key, past, born.created.earliest if born is not None else now, now)
         if born is not None:
             case.born(born)
-        self._begin(key, _Open(case, gone_by, now - YOUNG_SECONDS, now, trial=True))
+        trial = key not in self._lost
+        self._begin(key, _Open(case, gone_by, now - YOUNG_SECONDS, now, trial=trial))
 
     def _replay(self, case: Case, key: ConfigKey, past: Past, at: float, now: float) -> None:
         """Tell the case of the pods, from the moment before the object vanished until now.
@@ -424,7 +440,7 @@ class StalenessController:
                 if (usage := pod.usage(key.kind, key.name)) is not None:
                     found.case.seen(pod.sight, usage, now, since=EVER)
             self._complete(key, now)
-        self.queue.add_after(key, GATHER_SECONDS)
+        self._soon(key)
 
     def _look_closely(self, namespace: str) -> None:
         if namespace in self._close or len(self._close) >= MOST_NAMESPACES or self._group is None:
@@ -458,7 +474,7 @@ class StalenessController:
                 found.case.lost(pod.sight, since, now)
             else:
                 found.case.gone(pod.sight, now)
-            self.queue.add_after(key, GATHER_SECONDS)
+            self._soon(key)
 
     def _unheard(self, mirror: Mirror[Any], now: float) -> float | None:
         """While a list is taken over: since when nothing had been heard of the kind."""
@@ -475,7 +491,7 @@ class StalenessController:
                 if mirror.counters.lists > 1 and since is not None:
                     found.case.missed(since, now)
                 self._complete(key, now)
-                self.queue.add_after(key, GATHER_SECONDS)
+                self._soon(key)
 
     def _complete(self, key: ConfigKey, now: float) -> None:
         """All pods of the namespace were told to the case."""
@@ -497,18 +513,21 @@ class StalenessController:
         self._look_closely(key.namespace)
         watch = self._close.get(key.namespace)
         now = self._now()
+        began = time.monotonic()
         self.queue.add_after(key, LOOK_SECONDS)
         if watch is None or not watch[0].synced:
             return
         self._let_go(found.case, now)
         if now - found.settled > SETTLE_AFTER / 5:
-            history = settle(found.case.history(), now - SETTLE_AFTER, now, self._timing)
-            found.case.replace(history)
-            found.settled = now
+            changes, history = found.case.changes, found.case.history()
+            history = await asyncio.to_thread(settle, history, now - SETTLE_AFTER, now, self._timing)
+            if found.case.changes == changes:  # else the next time
+                found.case.replace(history)
+                found.settled = now
         history = found.case.history()
-        if self._view.terminating(key.namespace) or (
-            now - found.begun > YOUNG_SECONDS and over(history, now, self._timing)
-        ):
+        verdicts, new_pods, is_over = await self._judge(history, now)
+        found.seconds = time.monotonic() - began
+        if self._view.terminating(key.namespace) or (is_over and now - found.begun > YOUNG_SECONDS):
             await self._close_case(key, stale)
             return
         staying = {
@@ -517,7 +536,7 @@ class StalenessController:
             for use in node.uses
             if use.ending == NOT_YET and use.released == NOT_YET
         }
-        verdicts = [one for one in judge(history, now, self._timing) if one.pod in staying]
+        verdicts = [one for one in verdicts if one.pod in staying]
         if found.trial and not any(one.kind in (Kind.STALE, Kind.DELETED) for one in verdicts):
             await self._close_case(key, stale)
             return
@@ -529,7 +548,6 @@ class StalenessController:
             if staying:
                 self.queue.add_after(key, YOUNG_SECONDS - (now - found.begun))
             return
-        new_pods = for_new_pods(history, now, self._timing)
         wanted = report.status(
             key, history, verdicts, new_pods, found.since, kubelets_asked=self._settings.kubelet_metrics
         )
@@ -537,6 +555,21 @@ class StalenessController:
         if history.live is not None and len(history.lives) > 1 and found.told != wanted["message"]:
             await self._tell(key, history.live, wanted)
             found.told = wanted["message"]
+
+    async def _judge(self, history: History, now: float) -> tuple[list[Verdict], dict[str, Kind], bool]:
+        """Verdicts, what pods that came now would be served by node, and whether it is over."""
+        verdicts: list[Verdict] = []
+        new_pods: dict[str, Kind] = {}
+        is_over = heard_of(history, now, self._timing)
+        for number, node in enumerate(history.nodes, 1):
+            if number % NODES_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            found = judge_node(history, node, now, self._timing)
+            verdicts += found.verdicts
+            if found.new_pods is not None:
+                new_pods[node.name] = found.new_pods
+            is_over = is_over and found.over
+        return verdicts, new_pods, is_over
 
     def _let_go(self, case: Case, now: float) -> None:
         """Nodes that were seen alive long enough after a pod was taken from them, or that are gone."""
@@ -565,7 +598,11 @@ class StalenessController:
         present = {name: value for name, value in stale.status.items() if name != "memory"} if stale else None
         if present == wanted:
             return
-        memory = remember(settle(history, now, now, self._timing), secret=key.kind == "Secret")
+
+        def written_down() -> str | None:
+            return remember(settle(history, now, now, self._timing), secret=key.kind == "Secret")
+
+        memory = await asyncio.to_thread(written_down)
         body = wanted | ({"memory": {"at": round(now, 3), "history": memory}} if memory is not None else {})
         collection = path_of(PATH, key.namespace)
         name = name_of(key)

@@ -89,53 +89,68 @@ class Segment:
 
 def judge(history: History, now: float, timing: Timing) -> list[Verdict]:
     """A verdict on each pod that runs and names the object."""
-    return [
-        verdict
-        for node in history.nodes
-        if any(_served(use, now) for use in node.uses)
-        for verdict in _on_node(history, node, now, timing)
-    ]
+    return [verdict for node in history.nodes for verdict in judge_node(history, node, now, timing).verdicts]
 
 
-def for_new_pods(history: History, now: float, timing: Timing) -> dict[str, Kind]:
-    """By node with pods that use the object: what one that came there now would be served."""
-    return {
-        node.name: _kind(history, timeline(history, node, now, timing)[-1].reads)
-        for node in history.nodes
-        if any(use.released.latest > now for use in node.uses)
-    }
+@dataclass(frozen=True, slots=True)
+class OnNode:
+    """What is known of one node."""
+
+    verdicts: list[Verdict]
+    new_pods: Kind | None
+    """What one that came there now would be served; None where no pod uses the object."""
+    over: bool
+    """Nothing but what is live is served there, or ever will be."""
 
 
-def over(history: History, now: float, timing: Timing) -> bool:
-    """Nobody is served anything but the live incarnation, or ever will be. Another one with the same content is another
-    one: it stays when the live one is replaced again."""
-    harmless = {NOTHING} if history.live is None else {NOTHING, history.live.uid}
-    # What a node did just before it was cut off is not heard before it is known to be.
-    heard = now - timing.silence - timing.report - timing.watch_lag
-    if any(heard < life.ended.latest < NEVER for life in history.lives):
-        return False
-    for node in history.nodes:
-        uses = [use for use in node.uses if use.released.latest > now]
-        if not uses:
+def judge_node(history: History, node: NodeHistory, now: float, timing: Timing) -> OnNode:
+    """One node of it: a cluster can have many, and nobody should have to wait for all."""
+    uses = [use for use in node.uses if use.released.latest > now]
+    if not uses:
+        return OnNode([], None, over=True)
+    segments = timeline(history, node, now, timing)
+    cut = any(cut.latest > now for cut in node.cuts)
+    verdicts = []
+    for use in uses:
+        if use.set_up > now or use.released != NOT_YET:
             continue
-        if any(cut.latest > now for cut in node.cuts):
-            return False
-        segments = timeline(history, node, now, timing)
-        if not harmless.issuperset(segments[-1].left):
-            return False
-        # A pod that is not known to run may run all the same, with what was there when it came.
-        since = min((use.bound.earliest for use in uses if use.set_up > now), default=now)
-        if not all(harmless.issuperset(one.reads) for one in segments if one.end > since):
-            return False
-    if history.live is not None:
-        harmless = {history.live.uid}
-    return all(
-        harmless.issuperset(part.answers) for verdict in judge(history, now, timing) for part in verdict.parts
+        if parts := tuple(_parts(history, node, use, segments, now, timing)):
+            verdict = _verdict(history.live, node.name, use, parts)
+            verdicts.append(replace(verdict, kind=Kind.UNKNOWN, why=Why.CUT_OFF) if cut else verdict)
+    return OnNode(
+        verdicts,
+        _kind(history, segments[-1].reads),
+        over=not cut and _harmless(history, uses, segments, verdicts, now),
     )
 
 
-def _served(use: Use, now: float) -> bool:
-    return use.set_up <= now and use.released == NOT_YET
+def over(history: History, now: float, timing: Timing) -> bool:
+    """Nobody is served anything but the live incarnation, or ever will be."""
+    return heard_of(history, now, timing) and all(
+        judge_node(history, node, now, timing).over for node in history.nodes
+    )
+
+
+def heard_of(history: History, now: float, timing: Timing) -> bool:
+    """The last end of a life is so long ago that all that nodes did then is known. What one did just before it was cut off is
+    not heard before it is known to be."""
+    heard = now - timing.silence - timing.report - timing.watch_lag
+    return not any(heard < life.ended.latest < NEVER for life in history.lives)
+
+
+def _harmless(
+    history: History, uses: list[Use], segments: list[Segment], verdicts: list[Verdict], now: float
+) -> bool:
+    """Another incarnation with the same content is another one: it stays when the live one is replaced again."""
+    live = frozenset({history.live.uid} if history.live is not None else ())
+    if not (live | {NOTHING}).issuperset(segments[-1].left):
+        return False
+    # A pod that is not known to run may run all the same, with what was there when it came.
+    since = min((use.bound.earliest for use in uses if use.set_up > now), default=now)
+    if not all((live | {NOTHING}).issuperset(one.reads) for one in segments if one.end > since):
+        return False
+    served = live or {NOTHING}
+    return all(served.issuperset(part.answers) for verdict in verdicts for part in verdict.parts)
 
 
 def settle(history: History, at: float, now: float, timing: Timing) -> History:
@@ -184,15 +199,6 @@ def _settled(history: History, node: NodeHistory, at: float, now: float, timing:
     restarts = tuple(one for one in node.restarts if one.latest + timing.resync > at)
     cuts = tuple(one for one in node.cuts if one.latest > at)
     return NodeHistory(node.name, uses, restarts, cuts, max(at, node.since), pins)
-
-
-def _on_node(history: History, node: NodeHistory, now: float, timing: Timing) -> Iterator[Verdict]:
-    segments = timeline(history, node, now, timing)
-    cut = any(cut.latest > now for cut in node.cuts)
-    for use in node.uses:
-        if _served(use, now) and (parts := tuple(_parts(history, node, use, segments, now, timing))):
-            verdict = _verdict(history.live, node.name, use, parts)
-            yield replace(verdict, kind=Kind.UNKNOWN, why=Why.CUT_OFF) if cut else verdict
 
 
 def _verdict(live: Life | None, node: str, use: Use, parts: tuple[Part, ...]) -> Verdict:

@@ -1,6 +1,8 @@
 """A history as a document, for the time after a restart. Pure."""
 
+import base64
 import dataclasses
+import zlib
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -8,13 +10,16 @@ import msgspec
 
 from versionedconfig.staleness.history import History
 
-MOST: Final = 100_000
-"""Characters: what is kept must not fill the API server's storage."""
+MOST: Final = 500_000
+"""Characters: an object can have about a million and a half."""
+
+MOST_UNPACKED: Final = 50_000_000
+"""Bytes."""
 
 
-def remember(history: History, *, secret: bool) -> dict[str, Any] | None:
-    """The document; None where it would be too long. Of a Secret it says which contents are equal, and nothing else of
-    them."""
+def remember(history: History, *, secret: bool) -> str | None:
+    """The document, compressed: pods are much alike. None where it would be too long. Of a Secret it says which contents are
+    equal, and nothing else of them."""
     if secret:
         labels: dict[str, str] = {}
         lives = tuple(
@@ -24,15 +29,18 @@ def remember(history: History, *, secret: bool) -> dict[str, Any] | None:
             for life in history.lives
         )
         history = dataclasses.replace(history, lives=lives)
-    document: dict[str, Any] = _plain(history)
-    return document if len(msgspec.json.encode(document)) <= MOST else None
+    text = base64.b64encode(zlib.compress(msgspec.json.encode(_plain(history)))).decode()
+    return text if len(text) <= MOST else None
 
 
-def recall(document: object) -> History | None:
+def recall(text: object) -> History | None:
     """What `remember` gave; None for anything else."""
     try:
-        return msgspec.convert(document, History)
-    except (msgspec.ValidationError, TypeError):
+        packed = base64.b64decode(text, validate=True) if isinstance(text, str) else b""
+        inflate = zlib.decompressobj()
+        # Anybody may have written it, and a little of it can stand for a lot.
+        return msgspec.json.decode(inflate.decompress(packed, MOST_UNPACKED), type=History)
+    except (ValueError, zlib.error, RecursionError):
         return None
 
 

@@ -93,6 +93,8 @@ class Case:
         self._uses: dict[str, dict[str, Use]] = {}
         """By node and uid."""
         self._unseen = [Span(EVER, unseen_until)]
+        self.changes = 0
+        """Goes up with everything that is told."""
 
     def history(self) -> History:
         """All of it."""
@@ -115,6 +117,7 @@ class Case:
 
     def born(self, life: Life) -> None:
         """A new incarnation, or another state of the live one."""
+        self.changes += 1
         if self._lives and self._lives[-1].uid == life.uid:
             known = self._lives[-1]
             fixed = known.immutable != NOT_YET
@@ -132,6 +135,7 @@ class Case:
 
     def died(self, uid: str, within: Span) -> None:
         """The live one is gone."""
+        self.changes += 1
         if self._lives and self._lives[-1].uid == uid and self._lives[-1].ended == NOT_YET:
             self._lives[-1] = replace(self._lives[-1], ended=within)
 
@@ -143,6 +147,7 @@ class Case:
             since: what is new of it happened then at the earliest, as in a list, where nothing was heard for a while (EVER:
                 it may always have been so). None: it was heard when it happened.
         """
+        self.changes += 1
         if not sight.node:
             return
         uses = self._uses.setdefault(sight.node, {})
@@ -169,6 +174,7 @@ class Case:
 
     def gone(self, sight: Sight, at: float) -> None:
         """A pod left the API; its last state."""
+        self.changes += 1
         uses = self._uses.get(sight.node, {})
         if (use := uses.get(sight.uid)) is None:
             return
@@ -182,23 +188,27 @@ class Case:
 
     def let_go(self, node: str, at: float) -> None:
         """The node's kubelet is alive and has long heard of every pod that was taken from it."""
+        self.changes += 1
         for uid, use in self._uses.get(node, {}).items():
             if use.taken and use.released.latest > at:
                 self._uses[node][uid] = replace(use, released=Span(use.released.earliest, at))
 
     def restarted(self, node: str, within: Span) -> None:
         """The node's kubelet did."""
+        self.changes += 1
         known = self._nodes.get(node) or NodeHistory(node)
         self._nodes[node] = replace(known, restarts=(*known.restarts, within))
 
     def cut_off(self, node: str, within: Span) -> None:
         """The node was without the API server, as far as is known, from then to then; NEVER while it is."""
+        self.changes += 1
         known = self._nodes.get(node) or NodeHistory(node)
         before = tuple(cut for cut in known.cuts if cut.earliest != within.earliest)
         self._nodes[node] = replace(known, cuts=(*before, within))
 
     def absent(self, present: frozenset[str], since: float, at: float) -> None:
         """Pods that are not among these (uids) went at some time between."""
+        self.changes += 1
         for uses in self._uses.values():
             for uid, use in uses.items():
                 if uid not in present and not use.taken and use.released.latest > at:
@@ -212,12 +222,14 @@ class Case:
 
     def lost(self, sight: Sight, since: float, at: float) -> None:
         """A pod is gone, and nobody saw how, at some time between."""
+        self.changes += 1
         if (use := self._uses.get(sight.node, {}).get(sight.uid)) is not None and use.released.latest > at:
             released = Span(min(since, use.released.earliest), at)
             self._uses[sight.node][sight.uid] = replace(use, released=released)
 
     def missed(self, since: float, at: float) -> None:
         """Nobody looked from then to then."""
+        self.changes += 1
         self._unseen.append(Span(since, at))
 
     def _updated(self, use: Use, sight: Sight, usage: Usage, at: float, since: float | None) -> Use:
