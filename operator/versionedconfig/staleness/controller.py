@@ -153,6 +153,8 @@ class StalenessController:
         time at which one left last."""
         self._left: dict[ConfigKey, float] = {}
         """When a pod left last that used what is there and immutable."""
+        self._immutable: dict[ConfigKey, tuple[str, Span]] = {}
+        """When an incarnation (uid) became so, where more is known than it says itself."""
         self._cuts: dict[str, Span] = {}
         self._restarts: dict[str, Span] = {}
         self._mute: set[str] = set()
@@ -174,6 +176,8 @@ class StalenessController:
             return
         found = self._cases.get(life.key)
         if new is not None:
+            if old is not None:
+                self._note_immutable(old, new)
             if found is not None:
                 found.case.born(self._life(new))
                 if old is None:
@@ -191,6 +195,15 @@ class StalenessController:
             else:
                 death = self._deaths[life.key] = (dead, left)
                 asyncio.get_running_loop().call_later(self._recent, self._forget, life.key, death)
+        self._immutable.pop(life.key, None)
+
+    def _note_immutable(self, old: Incarnation, new: Incarnation) -> None:
+        if old.uid != new.uid or not new.immutable or old.immutable_since == new.immutable_since:
+            return
+        if not old.immutable:
+            self._immutable[new.key] = (new.uid, self._heard(new))
+        elif self._immutable.get(new.key, ("",))[0] != new.uid:
+            self._immutable[new.key] = (new.uid, self._life(old).immutable)
 
     def _forget(self, key: ConfigKey, death: tuple[Life, float]) -> None:
         if self._deaths.get(key) is death:
@@ -618,8 +631,11 @@ class StalenessController:
         created = stamped(new.created)
         immutable = NOT_YET
         if new.immutable:
-            immutable = stamped(new.immutable_since) if new.immutable_since else Span(created.earliest, now)
-            if new.immutable_since == new.created:
-                immutable = created
+            # Whoever made it so may have written to it again since: that is the time that it tells.
+            latest = stamped(new.immutable_since).latest if new.immutable_since else now
+            immutable = created if new.immutable_since == new.created else Span(created.earliest, latest)
+            uid, known = self._immutable.get(new.key, ("", NOT_YET))
+            if uid == new.uid:
+                immutable = known
         digest = new.fingerprint.hex()
         return Life(new.uid, created, ended, immutable, (digest,))
