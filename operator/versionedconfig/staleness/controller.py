@@ -8,6 +8,7 @@ import asyncio
 import functools
 import hashlib
 import logging
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -54,6 +55,9 @@ KUBELET_SECONDS: Final = 10.0
 """How often a kubelet is asked when it was started."""
 
 STARTED: Final = b"process_start_time_seconds "
+
+SOURCE: Final = secrets.token_hex(4)
+"""Of fingerprints of Secrets: they cannot be compared with those of another process (projection.py)."""
 
 MOST_CASES: Final = 500
 MOST_NAMESPACES: Final = 50
@@ -638,4 +642,6 @@ class StalenessController:
             if uid == new.uid:
                 immutable = known
         digest = new.fingerprint.hex()
+        if new.key.kind == "Secret":
+            digest = f"{SOURCE}:{digest}"
         return Life(new.uid, created, ended, immutable, (digest,))
