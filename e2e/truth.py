@@ -226,13 +226,13 @@ class History:
             self.deploy()
 
     def go_on(self) -> None:
-        """Some steps, each with a pause after it."""
+        """Some steps, each after a pause."""
         left = PHASE_SECONDS
         while left > 0:
-            self.step()
-            pause = self.rng.uniform(0.05, 1) if self.rng.random() < 0.25 else self.rng.triangular(3, 15, 3)
+            pause = self.rng.uniform(0.05, 1) if self.rng.random() < 0.15 else self.rng.triangular(3, 15, 3)
             left -= pause
             time.sleep(pause)
+            self.step()
 
     def step(self) -> None:
         """One thing that can be done, chosen at random. It may fail: somebody else was faster."""

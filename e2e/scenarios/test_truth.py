@@ -6,7 +6,7 @@ import os
 import random
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pykube
@@ -31,9 +31,24 @@ ENOUGH = 500
 """Verdicts, to tell of a share."""
 
 
+@pytest.fixture
+def asking_operator(operator: Operator, kubectl: Kubectl) -> Iterator[Operator]:
+    """It asks the kubelets whether they restarted, where they do."""
+    if not RESTARTS:
+        yield operator
+        return
+    rights = str(harness.ROOT / "manifests/components/kubelet-metrics/rbac.yaml")
+    kubectl("apply", "-f", rights)
+    operator.stop()
+    operator.start("--kubelet-metrics")
+    yield operator
+    operator.stop()
+    kubectl("delete", "-f", rights)
+
+
 @pytest.mark.timeout(240 + COUNT * 30)
 def test_random_histories(
-    cluster: Cluster, operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient
+    cluster: Cluster, asking_operator: Operator, kubectl: Kubectl, api: pykube.HTTPClient
 ) -> None:
     if not isinstance(cluster, LocalCluster):
         pytest.skip("this cluster's kubelets take a minute to look at a pod again")
@@ -41,7 +56,7 @@ def test_random_histories(
     told, faults = Told(), 0
     for first in range(0, COUNT, TOGETHER):
         for number, history in together(
-            cluster, operator, kubectl, api, range(first, min(COUNT, first + TOGETHER))
+            cluster, asking_operator, kubectl, api, range(first, min(COUNT, first + TOGETHER))
         ):
             told.add(history.told)
             faults += len(history.faults)
@@ -94,7 +109,7 @@ def together(
                     # What it knew it knows again: nothing happens meanwhile.
                     note(histories, "the operator is killed and started")
                     operator.kill()
-                    operator.start()
+                    operator.start(*operator.options)
         return list(zip(numbers, histories, strict=True))
 
 
@@ -121,7 +136,7 @@ def disturb(
             note(histories, "the operator is killed")
             operator.kill()
             time.sleep(rng.uniform(1, PHASE_SECONDS / len(what)))
-            operator.start()
+            operator.start(*operator.options)
             note(histories, "the operator runs again")
 
 
