@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check e2e storm bench lock clean
+.PHONY: help demo test check e2e storm truth bench lock clean
 
 help: ## This list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -43,6 +43,11 @@ storm: $(READY) ## The random storm and sequences at full length, and the crashe
 	$(BIN)/python -m e2e.cluster build
 	E2E_STORM=2000 E2E_CRASHES=20 E2E_SEQUENCES=200 \
 	  $(BIN)/pytest e2e/scenarios/test_storm.py e2e/scenarios/test_crashes.py e2e/scenarios/test_sequences.py --timeout 300 -s
+
+truth: $(READY) ## Random histories of reused names, in a model and on real kubelets: what is said of each pod, and what it reads
+	VERSIONEDCONFIG_HISTORIES=10000 $(BIN)/pytest tests/staleness --timeout 3600
+	$(BIN)/python -m e2e.cluster build
+	E2E_TRUTH=300 $(BIN)/pytest e2e/scenarios/test_truth.py --timeout 300 -s
 
 bench: $(READY) ## Speed and memory, each as a ratio to a floor measured in the same run
 	$(BIN)/python -m e2e.bench

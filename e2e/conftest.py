@@ -106,6 +106,7 @@ LONGEST = (
     "test_reference_rules",
     "test_custom_workloads",
     "test_protection",
+    "test_truth",
     "test_steering",
     "test_version_map",
     "test_workloads",

@@ -3,13 +3,15 @@
 import base64
 import random
 import zlib
+from dataclasses import replace
 
 from tests.staleness.kubelet import USAGES, World
 from tests.staleness.test_judge import BOTH, NOW, TIMING, Story
 from versionedconfig.staleness import memory
-from versionedconfig.staleness.history import History, Life, Span, Timing
+from versionedconfig.staleness.history import EVER, History, Life, Span, Timing
 from versionedconfig.staleness.judge import judge, settle
 from versionedconfig.staleness.memory import recall, remember
+from versionedconfig.staleness.record import Case
 
 
 def through(history: History, *, secret: bool = False) -> History:
@@ -48,6 +50,30 @@ def test_of_a_secret_nothing_is_told_but_what_is_equal() -> None:
 
     assert again[0].digest == again[2].digest != again[1].digest
     assert not {"x", "y"} & {one.digest for one in again}
+
+
+def test_contents_of_a_secret_are_compared_with_later_ones_only_where_that_can_be() -> None:
+    """A restart gives them other digests."""
+    now, timing = 1000.0, Timing()
+    old = Life("A", Span(0, 1), Span(400, 401), Span(0, 1), ("one:x",))
+    live = Life("B", Span(450, 451), immutable=Span(450, 451), digests=("one:y",))
+    case = Case((), EVER, timing)
+    case.replace(through(History((old, live)), secret=True))
+
+    case.born(replace(live, digests=("two:p",)))
+    a, b = case.history().lives
+    assert a.equals(b) == {False}
+
+    case.died("B", Span(now, now))
+    case.born(Life("C", Span(now, now), digests=("two:q",)))
+    a, b, c = case.history().lives
+    assert a.equals(c) == {True, False}
+    assert b.equals(c) == {False}
+
+    case.died("C", Span(now, now))
+    case.born(Life("D", Span(now, now), digests=("two:p",)))
+    *_, d = case.history().lives
+    assert b.equals(d) == {True}
 
 
 def test_what_is_no_history_is_none() -> None:

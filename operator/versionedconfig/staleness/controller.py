@@ -8,6 +8,7 @@ import asyncio
 import functools
 import hashlib
 import logging
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -60,6 +61,9 @@ STARTED: Final = b"process_start_time_seconds "
 
 RECENT_SECONDS: Final = 600.0
 """What is older is compacted: at the latest when the second of two compactions is through."""
+
+SOURCE: Final = secrets.token_hex(4)
+"""Of fingerprints of Secrets: they cannot be compared with those of another process (projection.py)."""
 
 MOST_CASES: Final = 500
 MOST_NAMESPACES: Final = 50
@@ -161,6 +165,8 @@ class StalenessController:
         time at which one left last."""
         self._left: dict[ConfigKey, float] = {}
         """When a pod left last that used what is there and immutable."""
+        self._immutable: dict[ConfigKey, tuple[str, Span]] = {}
+        """When an incarnation (uid) became so, where more is known than it says itself."""
         self._cuts: dict[str, Span] = {}
         self._restarts: dict[str, Span] = {}
         self._lost: list[ConfigKey] = []
@@ -184,6 +190,8 @@ class StalenessController:
             return
         found = self._cases.get(life.key)
         if new is not None:
+            if old is not None:
+                self._note_immutable(old, new)
             if found is not None:
                 found.case.born(self._life(new))
                 if old is None:
@@ -201,6 +209,15 @@ class StalenessController:
             else:
                 death = self._deaths[life.key] = (dead, left)
                 asyncio.get_running_loop().call_later(self._recent, self._forget, life.key, death)
+        self._immutable.pop(life.key, None)
+
+    def _note_immutable(self, old: Incarnation, new: Incarnation) -> None:
+        if old.uid != new.uid or not new.immutable or old.immutable_since == new.immutable_since:
+            return
+        if not old.immutable:
+            self._immutable[new.key] = (new.uid, self._heard(new))
+        elif self._immutable.get(new.key, ("",))[0] != new.uid:
+            self._immutable[new.key] = (new.uid, self._life(old).immutable)
 
     def _forget(self, key: ConfigKey, death: tuple[Life, float]) -> None:
         if self._deaths.get(key) is death:
@@ -406,9 +423,6 @@ class StalenessController:
             case.died(live.uid, within)
         if life is not None:
             born = self._life(life)
-            if live is not None and life.uid == live.uid and key.kind == "Secret":
-                # Fingerprints of another process mean nothing here; an immutable one is what it was in any case.
-                born = replace(born, digests=live.digests)
             if live is None or life.uid != live.uid:
                 created = Span(
                     max(born.created.earliest, within.earliest), max(born.created.latest, within.earliest)
@@ -678,8 +692,13 @@ class StalenessController:
         created = stamped(new.created)
         immutable = NOT_YET
         if new.immutable:
-            immutable = stamped(new.immutable_since) if new.immutable_since else Span(created.earliest, now)
-            if new.immutable_since == new.created:
-                immutable = created
+            # Whoever made it so may have written to it again since: that is the time that it tells.
+            latest = stamped(new.immutable_since).latest if new.immutable_since else now
+            immutable = created if new.immutable_since == new.created else Span(created.earliest, latest)
+            uid, known = self._immutable.get(new.key, ("", NOT_YET))
+            if uid == new.uid:
+                immutable = known
         digest = new.fingerprint.hex()
+        if new.key.kind == "Secret":
+            digest = f"{SOURCE}:{digest}"
         return Life(new.uid, created, ended, immutable, (digest,))

@@ -59,6 +59,11 @@ class Span(NamedTuple):
 NOT_YET: Final = Span(NEVER, NEVER)
 
 
+def source_of(digest: str) -> str:
+    """Only digests of one source can be compared."""
+    return digest.rpartition(":")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Life:
     """One incarnation of the key."""
@@ -69,12 +74,29 @@ class Life:
     immutable: Span = NOT_YET
     """When it became so; some objects are created so."""
     digests: tuple[str, ...] = ()
-    """Of every content that it had, as far as known, the last one last; empty where none is."""
+    """Of every content that it had, as far as known, the last one last; empty where none is. `<source>:<digest>` where it
+    means nothing beside those of another source."""
+    also: str = ""
+    """Another digest of the last content, of an earlier source."""
 
     @property
     def digest(self) -> str:
         """Of the content that it has now, or had last; empty where that is not known."""
         return self.digests[-1] if self.digests else ""
+
+    def equals(self, other: "Life") -> set[bool]:
+        """Whether contents that it had are the last one of the other: one of the two, or both where that is not known."""
+        theirs = {one for one in (other.digest, other.also) if one}
+        found: set[bool] = set()
+        for digest in self.digests:
+            ours = {digest, self.also} - {""} if digest == self.digest else {digest}
+            if ours & theirs:
+                found.add(True)
+            elif {source_of(one) for one in ours} & {source_of(one) for one in theirs}:
+                found.add(False)
+            else:
+                found |= {True, False}
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -267,7 +267,7 @@ def _same(history: History, answer: str, live: Life) -> set[bool]:
     if not life.digests or not live.digest:
         # Not seen. That it is the same is not likely: people create an object again since something is to change.
         return {False}
-    return {digest == live.digest for digest in life.digests}
+    return life.equals(live)
 
 
 def _took(use: Use, segments: list[Segment], run: Run, required: bool, timing: Timing) -> Answers:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from versionedconfig.staleness.history import History
+from versionedconfig.staleness.history import History, source_of
 
 MOST: Final = 500_000
 """Characters: an object can have about a million and a half."""
@@ -21,11 +21,13 @@ def remember(history: History, *, secret: bool) -> str | None:
     """The document, compressed: pods are much alike. None where it would be too long. Of a Secret it says which contents are
     equal, and nothing else of them."""
     if secret:
-        labels: dict[str, str] = {}
+        labels: dict[str, str] = {"": ""}
+
+        def label(digest: str) -> str:
+            return labels.setdefault(digest, f"{source_of(digest)}:{len(labels)}")
+
         lives = tuple(
-            dataclasses.replace(
-                life, digests=tuple(labels.setdefault(one, f"content {len(labels)}") for one in life.digests)
-            )
+            dataclasses.replace(life, digests=tuple(map(label, life.digests)), also=label(life.also))
             for life in history.lives
         )
         history = dataclasses.replace(history, lives=lives)

@@ -20,6 +20,7 @@ from versionedconfig.staleness.history import (
     Span,
     Timing,
     Use,
+    source_of,
 )
 
 _MOMENT: Final = 0.001
@@ -119,7 +120,7 @@ class Case:
         """A new incarnation, or another state of the live one."""
         self.changes += 1
         if self._lives and self._lives[-1].uid == life.uid:
-            known = self._lives[-1]
+            known, new = self._lives[-1], life.digest
             fixed = known.immutable != NOT_YET
             life = replace(
                 life,
@@ -128,7 +129,11 @@ class Case:
                 digests=known.digests
                 if life.digest == known.digest or fixed
                 else (*known.digests, *life.digests),
+                also=known.also if fixed or new == known.digest else "",
             )
+            if known.digest and source_of(new) != source_of(known.digest):
+                # The same content as far as anyone knows, called something else since a restart of ours.
+                life = replace(life, digests=(*known.digests[:-1], new), also=known.digest)
             self._lives[-1] = life
         else:
             self._lives.append(life)
